@@ -460,7 +460,7 @@ class Log:
     def _consumer_steps(
         self, group: str, topics: str | Iterable[str], positions: CallersPositions | None, options: ConsumerKeywords
     ) -> ConsumerSteps:
-        checked = Options.from_keywords(options, now_ms=self._clock.now_ms())
+        checked = Options(options, now_ms=self._clock.now_ms())
         self._followers.check_open()
         logged = self._local.transactions.positions
         assignment = LogAssignment(group, logged, positions, find=self.topic, topics=self._local.topics)

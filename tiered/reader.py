@@ -478,7 +478,7 @@ class Reader:
         times: GroupSettings | None,
         options: ConsumerKeywords,
     ) -> ConsumerSteps:
-        checked = Options.from_keywords(options, now_ms=self._clock.now_ms())
+        checked = Options(options, now_ms=self._clock.now_ms())
         self._followers.check_open()
         if self._bucket is None or self._local is not None or self._bucket.is_past:
             raise ConfigError(

@@ -40,10 +40,8 @@ class AsyncConsumer(ConsumerFace):
         """Return up to ``max_records`` records as soon as there are any; an empty list after ``timeout``.
 
         ``timeout``: seconds or text such as "5s"; None: no limit. The list is also empty after the end by ``stop_at``
-        or ``idle_timeout``. A cancelled call loses no records: the next call returns them. After an error the
-        next call continues at the positions. Raises OffsetOutOfRangeError, OffsetGapError, LogTruncatedError,
-        CorruptionError, ClosedError, PartitionLostError in a group of a bucket, and RemoteUnavailableError if the store
-        is unreachable before the first read.
+        or ``idle_timeout``. A cancelled call loses no records: the next call returns them. Raises the errors of
+        ``tiered.consumer.Consumer.poll``.
         """
         request = Request.checked(max_records, timeout)
         async with self._lock:
@@ -94,10 +92,7 @@ class AsyncConsumer(ConsumerFace):
                 return
 
     async def _next(self, request: Request) -> list[PartitionFetch] | None:
-        """Return the consumer's next result: fetches with records, ``[]`` after the timeout, None at the end.
-
-        After an error or a cancellation the next call starts a new loop.
-        """
+        """Return fetches with items, ``[]`` after the timeout, None at the end. After an error a new loop begins."""
         self.core.request = request
         if self._stream is None:
             self._stream = self._runner.stream(self.core.loop())
@@ -191,10 +186,7 @@ class AsyncConsumer(ConsumerFace):
     ) -> None:
         """Store the positions after the last returned records, or ``positions``. A cancelled call may have stored them.
 
-        Raises the first error after all partitions were tried. Examples are ConfigError for a partition that is not
-        assigned, LogDestroyedError for a deleted topic, and PartitionLostError for a partition of another member.
-        ``async_``: return at once. The next poll stores the positions, in a group of a bucket at most once a second.
-        The next commit or :meth:`close` stores them, too, or raises the error of an earlier attempt.
+        ``async_``: return at once. Arguments and errors are those of ``tiered.consumer.Consumer.commit``.
         """
         await self._run(self.core.commit_now(positions, later=async_))
 

@@ -26,12 +26,10 @@ __all__ = ["Assignment", "Changes", "Position"]
 class Changes:
     """Changes of an assignment since the last poll.
 
-    ``assigned``: partitions to read from now on, with their positions. None: begin at the committed position, or at
-    ``start=`` without one. ``lost``: partitions to close now: another member reads them, the topic was deleted, or the
-    caller chose others. Their positions are not committed. ``stop``: partitions to give up: none of their records may
-    be returned any more. ``wait``: True if no record at all may be returned until a later poll returns False.
-    ``incomplete``: True if other members still own partitions of this member's share, so a read with ``stop_at`` must
-    not end.
+    ``assigned``: partitions to read from now on, with their positions. None: the committed one, or that of ``start=``.
+    ``lost``: partitions to close now, without a commit. ``stop``: partitions of which no record may be returned any
+    more. ``wait``: True if no record at all may be returned until a later poll returns False. ``incomplete``: True if
+    other members still own partitions of this member's share, so a read with ``stop_at`` must not end.
     """
 
     assigned: Mapping[TopicPartition, Position | None] = field(default_factory=dict)
@@ -129,13 +127,11 @@ class LogAssignment:
         self._ids: dict[TopicPartition, UUID] = {}
 
     def subscribe(self, topics: Collection[str]) -> None:
-        """Read all partitions of these topics from the next poll on. Raises UnknownTopicError if one does not exist."""
         for name in topics:
             self._find(name)
         self._names, self._chosen = tuple(topics), None
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these partitions from the next poll on. Raises UnknownTopicError if one does not exist."""
         chosen = frozenset(map(TopicPartition._make, partitions))
         for topic, number in chosen:
             self._find(topic)
@@ -191,11 +187,9 @@ class LogAssignment:
         return errors
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """Return the stored positions. Raises CorruptionError if one is damaged, and errors of the caller's store."""
         found = self._load(partitions).items()
         return {TopicPartition(*tp): at if isinstance(at, Position) else Position(at) for tp, at in found}
 
     def close(self) -> None:
-        """Release the partitions, so that another consumer of this log may read them for the group."""
         self._readers.release(self.group, self._ids)
         self._ids = {}

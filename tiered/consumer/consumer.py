@@ -111,10 +111,7 @@ class Consumer(ConsumerFace):
                 return
 
     def _next(self, request: Request) -> list[PartitionFetch] | None:
-        """Run the consumer's loop to its next answer: fetches with records, ``[]`` after the timeout, None at the end.
-
-        An error ends the loop, and the next call begins another one.
-        """
+        """Return fetches with items, ``[]`` after the timeout, None at the end. After an error a new loop begins."""
         self.core.request = request
         if self._stream is None:
             self._stream = self._runner.stream(self.core.loop())

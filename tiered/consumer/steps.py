@@ -80,28 +80,11 @@ class ConsumerKeywords(TypedDict, total=False):
     on_lost: Callback
 
 
-@dataclass(frozen=True, slots=True)
 class Options:
-    """Checked options of a consumer. ``start_ms``: ``start`` as a time in ms, None if it is "earliest" or "latest".
+    """Checked options of a consumer. ``start_ms``: ``start`` as a time in ms, None if it is "earliest" or "latest"."""
 
-    ``stops``: the consumer ends after the records that exist at the first poll. ``idle_s``, ``commit_every_s``: seconds
-    of ``idle_timeout`` and ``commit_every``, infinite without one.
-    """
-
-    start: str
-    start_ms: int | None
-    isolation: str
-    on_trimmed: str
-    on_truncated: str
-    stops: bool
-    idle_s: float
-    commit_every_s: float
-    on_assigned: Callback
-    on_lost: Callback
-
-    @classmethod
-    def from_keywords(cls, given: ConsumerKeywords, *, now_ms: int) -> Options:
-        """Check the keywords of a consumer and convert them. ``now_ms``: time from which a relative ``start`` counts.
+    def __init__(self, given: ConsumerKeywords, *, now_ms: int) -> None:
+        """Check the keywords of a consumer. ``now_ms``: time from which a relative ``start`` counts.
 
         Raises ConfigError for an unknown keyword or a wrong value, InvalidTimestampError for a wrong ``start``.
         """
@@ -113,26 +96,21 @@ class Options:
         if stop_at not in (None, "end"):
             raise arguments.wrong("stop_at", stop_at, '"end", or None to follow')
         try:
-            start_ms = None if start in ("earliest", "latest") else parse_time(start, now_ms=now_ms)
+            self.start_ms = None if start in ("earliest", "latest") else parse_time(start, now_ms=now_ms)
         except InvalidTimestampError as error:
             hint = f'"earliest", "latest" or a time: {error.hint}'
             raise InvalidTimestampError(f"start: {error.message}", hint=hint) from None
-        return cls(
-            str(start),
-            start_ms,
-            arguments.one_of("isolation", given.get("isolation", "read_uncommitted"), ISOLATION_LEVELS),
-            arguments.one_of("on_trimmed", given.get("on_trimmed", "raise"), ON_TRIMMED),
-            arguments.one_of("on_truncated", given.get("on_truncated", "raise"), ON_TRUNCATED),
-            stop_at is not None,
-            arguments.duration_s("idle_timeout", given.get("idle_timeout")),
-            arguments.duration_s("commit_every", given.get("commit_every")),
-            given.get("on_assigned", _ignore),
-            given.get("on_lost", _ignore),
-        )
+        self.start, self.stops = str(start), stop_at is not None
+        self.isolation = arguments.one_of("isolation", given.get("isolation", "read_uncommitted"), ISOLATION_LEVELS)
+        self.on_trimmed = arguments.one_of("on_trimmed", given.get("on_trimmed", "raise"), ON_TRIMMED)
+        self.on_truncated = arguments.one_of("on_truncated", given.get("on_truncated", "raise"), ON_TRUNCATED)
+        self.idle_s = arguments.duration_s("idle_timeout", given.get("idle_timeout"))
+        self.commit_every_s = arguments.duration_s("commit_every", given.get("commit_every"))
+        self.on_assigned: Callback = given.get("on_assigned", _ignore)
+        self.on_lost: Callback = given.get("on_lost", _ignore)
 
 
-def _ignore(_: Collection[TopicPartition]) -> None:
-    """Do nothing."""
+def _ignore(_: Collection[TopicPartition]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -343,9 +321,9 @@ class ConsumerSteps:
         self._followers.check_open()
 
     def apply_changes(self) -> Steps[None]:
-        """Poll the assignment, and open or close partitions by its changes. Raises ClosedError after a close.
+        """Open and close partitions as the assignment has changed. One that cannot be opened is retried later.
 
-        A partition that cannot be opened is retried later. RemoteUnavailableError is raised while none is open.
+        Raises ClosedError after a close, and RemoteUnavailableError while no partition is open.
         """
         self.check_open()
         yield from self._poll_assignment()
@@ -383,7 +361,6 @@ class ConsumerSteps:
             self._stopped.add(tp)
 
     def _drop(self, fetch: PartitionFetch) -> Steps[None]:
-        """Close a partition. Its stored position stays."""
         tp = fetch.tp
         del self._fetches[tp]
         self._stopped.discard(tp)
@@ -393,10 +370,7 @@ class ConsumerSteps:
         yield from fetch.stream.release()
 
     def _start_partition(self, tp: TopicPartition, position: Position | None) -> Steps[None]:
-        """Open a partition at ``position``; None: at the option ``start``.
-
-        Raises LogTruncatedError if the log was truncated below ``position``, unless ``on_truncated`` is "rewind".
-        """
+        """Open a partition at ``position``; None: at the option ``start``."""
         stream = yield from self._opener(tp)
         fetch = yield from PartitionFetch.open(stream, self._signal, isolation=self._options.isolation)
         if position is None:
@@ -417,9 +391,8 @@ class ConsumerSteps:
         return (yield from fetch.stream.last_stable_offset() if committed else fetch.stream.latest())
 
     def _check_lineage(self, fetch: PartitionFetch) -> Steps[None]:
-        """Do nothing if the log still has the records that were read up to the position, by its leader epochs.
-
-        Otherwise rewind the position with ``on_truncated="rewind"``, or raise LogTruncatedError.
+        """Compare the position with the log's leader epochs. If the log was truncated below it, rewind it or raise
+        LogTruncatedError.
         """
         epochs, end = (yield from fetch.stream.leader_epochs()), (yield from fetch.stream.latest())
         same = common_end(epochs, fetch.epoch, end)
@@ -441,10 +414,7 @@ class ConsumerSteps:
         fetch.seek(same, epoch_at(epochs, same - 1))
 
     def _move_into_range(self, fetch: PartitionFetch, error: OffsetOutOfRangeError) -> Steps[None]:
-        """Move a position that is outside the log: to the earliest offset, or back after a truncation.
-
-        Raises ``error`` or LogTruncatedError if the options do not allow it.
-        """
+        """Move a position that is outside the log, or raise ``error`` or LogTruncatedError."""
         earliest, position = (yield from fetch.stream.earliest()), fetch.position
         if position >= earliest:
             yield from self._check_lineage(fetch)
@@ -557,7 +527,6 @@ class ConsumerSteps:
         self._last_s = -math.inf
 
     def seek_to(self, partitions: Collection[TopicPartition] | None, *, end: bool) -> Steps[None]:
-        """Set the positions to the earliest offsets, or with ``end`` to the ends. ``partitions`` None: all."""
         for fetch in (yield from self.each(partitions)):
             yield from fetch.stream.refresh()
             fetch.seek((yield from self._end_of(fetch) if end else fetch.stream.earliest()))
@@ -574,14 +543,10 @@ class ConsumerSteps:
         return found
 
     def positions(self, partitions: Collection[TopicPartition] | None = None) -> Steps[dict[TopicPartition, int]]:
-        """Return the offset of the next record of these partitions, or of all."""
         return {fetch.tp: fetch.position for fetch in (yield from self.each(partitions))}
 
     def committed(self, partitions: Collection[TopicPartition]) -> Steps[dict[TopicPartition, Position]]:
-        """Return the stored positions of these partitions. Partitions without a position are left out.
-
-        ``partitions`` empty: all that this consumer reads.
-        """
+        """Return the stored positions of these partitions, of all if ``partitions`` is empty."""
         wanted = list(map(TopicPartition._make, partitions)) or [fetch.tp for fetch in (yield from self.each())]
         return dict((yield Blocking(partial(self.assignment.committed, wanted))))
 
@@ -594,12 +559,10 @@ class ConsumerSteps:
         return found
 
     def subscribe(self, topics: str | Iterable[str]) -> Steps[None]:
-        """Read these topics instead of the present ones, from the next poll on."""
         names = [topics] if isinstance(topics, str) else list(topics)
         yield Blocking(partial(self.assignment.subscribe, names))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
-        """Read these partitions instead of the present ones, from the next poll on."""
         yield Blocking(partial(self.assignment.assign, list(partitions)))
 
     # -- the end -----------------------------------------------------------------------------------------------------

@@ -51,11 +51,11 @@ def open_member(
     times: GroupSettings | None,
     start: tuple[str, int | None],
 ) -> GroupMember:
-    """Start a member of ``group`` that shares the partitions of the topics ``names``. Return the member.
+    """Start a member of ``group`` that shares the partitions of the topics ``names``.
 
-    ``member``: its name; None: host and process id. ``times``: None for the defaults. ``start``: where to begin in
-    partitions without a position: "earliest" or "latest", and a time in ms or None. A time counts. Raises ConfigError
-    for an invalid name of the group or member, UnknownTopicError for a topic that does not exist.
+    ``member``: its name; None: host and process id. ``start``: where to begin in partitions without a position:
+    "earliest" or "latest", and a time in ms or None. Raises ConfigError for an invalid name of the group or member,
+    UnknownTopicError for a topic that does not exist.
     """
     check_group_name(arguments.text("group", group))
     name = f"{socket.gethostname()}-{os.getpid()}" if member is None else arguments.text("member", member)

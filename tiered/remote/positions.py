@@ -37,9 +37,8 @@ LATELY_MS = 24 * 3_600_000
 def store_positions(topic_id: UUID, tp: TopicPartition, epoch: int, groups: Positions) -> Steps[None]:
     """Replace the stored copy of one partition's group positions. Sends no PUT if it is equal and of the same claim.
 
-    ``epoch``: claim epoch of the log that writes the copy. ``groups``: positions by group. Raises FencedError for a
-    copy of a newer claim, ConfigError for one of a newer release. Also raises CommitUnknownError and the store's
-    errors.
+    ``epoch``: claim epoch of the log that writes the copy. Raises FencedError for a copy of a newer claim, ConfigError
+    for one of a newer release.
     """
     key = positions_key(topic_id, tp.partition)
 
@@ -90,9 +89,7 @@ def _load(key: str) -> Steps[PositionsCopy | None]:
 
 
 def refuse_shared(group: str) -> Steps[None]:
-    """Raise ConfigError if ``group`` is a shared group, whose members share partitions over the bucket. One GET of a
-    byte.
-    """
+    """Raise ConfigError if members share the partitions of ``group`` over the bucket. One GET of a byte."""
     try:
         key = group_plan_key(group)
     except ConfigError:  # no group of the bucket has such a name
@@ -108,8 +105,8 @@ def refuse_shared(group: str) -> Steps[None]:
 def refuse_logged(group: str, topics: Iterable[str], now_ms: int) -> Steps[None]:
     """Raise ConfigError if ``group`` committed positions of ``topics`` in a log within ``LATELY_MS`` before ``now_ms``.
 
-    It raises nothing if the bucket has a plan of the group: its members share partitions over the bucket already. That
-    costs one GET of a byte. Otherwise there is one GET for each topic and partition.
+    It raises nothing if the bucket has a plan of the group. That costs one GET of a byte, otherwise one GET for each
+    topic and partition.
     """
     if isinstance((yield Get(group_plan_key(group), 0, 1)), Object):
         return

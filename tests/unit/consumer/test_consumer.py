@@ -143,16 +143,6 @@ def test_a_log_that_was_closed_first(tmp_path: Path) -> None:
     consumer.close()
 
 
-def test_an_asynchronous_commit_has_ended_after_the_close(log: tiered.Log) -> None:
-    fill(log, 4)
-    with log.consumer("g", "t") as consumer:
-        for _ in range(4):
-            consumer.poll(1)
-            consumer.commit(async_=True)
-    with log.consumer("g", "t") as consumer:
-        assert consumer.committed(ZERO)[ZERO].offset == 4
-
-
 def test_commits_that_nobody_waits_for_are_stored_together_once_in_an_interval(
     log: tiered.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -205,7 +205,7 @@ class GroupTable:
         return table
 
     def place_of(self, group: str) -> int:
-        """Return the number of the partition of ``__consumer_offsets`` that has the group. The topic must exist.
+        """Return the number of the group's partition of ``__consumer_offsets``, which must exist.
 
         Raises ConfigError if other brokers have some of its partitions.
         """
@@ -290,10 +290,7 @@ class GroupPositions(GroupTable):
             log.append([NewRecord(None, encode_position_key(group, tp), now_ms) for tp in partitions])
 
     def delete_topic(self, topic: str, now_ms: int) -> None:
-        """Delete the positions of all groups in a deleted topic, as a broker does.
-
-        A later topic of the same name has other records.
-        """
+        """Delete the positions of all groups in a topic: a later topic of the same name has other records."""
         for group, positions in self.groups().items():
             self.delete(group, [tp for tp in positions if tp.topic == topic], now_ms)
 
@@ -344,8 +341,8 @@ class GroupPositions(GroupTable):
     def rewind_lost(self, now_ms: int) -> None:
         """Set positions that are after the end of their partition back to that end.
 
-        A power cut lost records that a group had read. New records get the same offsets, and the group must not skip
-        them. Partitions of a broker's topic are left as they are.
+        After a power cut new records get the offsets of lost ones, and the group must not skip them. Partitions of a
+        broker's topic are left as they are.
         """
         for group, positions in self.groups(partial=True).items():
             lost: dict[TopicPartition, Position] = {}
