@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tiered.errors import RemoteUnavailableError
 from tiered.format.locks import Signal
@@ -22,10 +22,8 @@ COUNT_HERE_S = 1.0
 _logger = logging.getLogger("tiered.read")
 
 
-class Opener(Protocol):
-    """Steps that open and refresh the stream of one partition, and add it to ``opened``, for its release."""
-
-    def __call__(self, partition: int, opened: list[TierStream]) -> Steps[TierStream]: ...
+Opener = Callable[[int, list[TierStream]], Steps[TierStream]]
+"""Steps that open and refresh the stream of one partition, and add it to the list, for its release."""
 
 
 class PartitionCounter(NamedTuple):

@@ -88,17 +88,6 @@ async def test_the_disk_is_looked_at_and_read_on_threads(tmp_path: Path, monkeyp
     assert threading.get_ident() not in threads
 
 
-async def test_both_faces_give_the_same(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with tiered.open_reader(url) as sync:
-        expected = list(sync.topic("t").read())
-        batches = [bytes(batch.data) for batch in sync.topic("t").stream(0).batches(0)]
-    async with reading(url, monkeypatch) as (reader, _):
-        topic = await reader.topic("t")
-        assert [record async for record in topic.read()] == expected
-        stream = await topic.stream(0)
-        assert [bytes(batch.data) async for batch in stream.batches(0)] == batches
-
-
 async def test_a_stream_that_is_left_leaves_no_task(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with reading(url, monkeypatch) as (reader, store):
         stream = await (await reader.topic("t")).stream(0)

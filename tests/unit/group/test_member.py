@@ -101,36 +101,6 @@ def test_a_heartbeat_that_failed_starts_the_count_again() -> None:
     assert Counter(world.owners().values()) == {"b": 2}
 
 
-def test_a_member_that_was_paused_beyond_its_lease_hands_out_nothing_and_joins_again() -> None:
-    world = GroupWorld(2)
-    a, _ = world.join("a"), world.join("b")
-    world.pass_time(6 * HEARTBEAT_S)
-    world.pause("a")
-    world.pass_time(5 * HEARTBEAT_S)
-    assert a.poll([], world.clock.monotonic()).wait
-    world.resume("a")
-    world.pass_time(0.1, polls=False)
-    assert len(a.poll([], world.clock.monotonic()).lost) == 1
-    world.pass_time(6 * HEARTBEAT_S)
-    assert Counter(world.owners().values()) == {"a": 1, "b": 1}
-
-
-def test_surplus_is_released_when_its_handler_is_done_or_took_too_long() -> None:
-    world = GroupWorld(2)
-    a = world.join("a")
-    world.pass_time(2 * HEARTBEAT_S)
-    world.join("b")
-    world.pass_time(2.5 * HEARTBEAT_S, polls=False)
-    (stopped,) = a.poll([T0, TopicPartition("t", 1)], world.clock.monotonic()).stop
-    world.pass_time(HEARTBEAT_S, polls=False)
-    a.poll([stopped], world.clock.monotonic())
-    assert not a.has_work
-    assert world.owners()[stopped.partition] == "a"
-    world.pass_time(SETTINGS.handover_ms / 1000, polls=False)
-    assert world.owners()[stopped.partition] == "b"
-    assert set(a.poll([stopped], world.clock.monotonic()).lost) == {stopped}
-
-
 def test_a_member_that_stops_hands_over_at_the_next_heartbeat_of_another() -> None:
     world = GroupWorld(2)
     world.join("a")
@@ -183,19 +153,6 @@ def test_the_next_commit_settles_one_whose_outcome_is_unknown(kind: FaultKind) -
     world.faults.clear()
     assert world.run(a.commit({T0: Position(9)})) == {}
     assert world.stored(0).position.offset == 9
-
-
-def test_a_commit_after_another_member_took_the_partition_is_refused() -> None:
-    world = GroupWorld(1)
-    a = world.join("a")
-    world.pass_time(HEARTBEAT_S)
-    world.pause("a")
-    world.join("b")
-    world.pass_time(6 * HEARTBEAT_S)
-    assert world.owners() == {0: "b"}
-    errors = world.run(a.commit({T0: Position(7)}))
-    assert isinstance(errors[T0], PartitionLostError)
-    assert world.stored(0).position.offset == 0
 
 
 def test_two_processes_of_one_member_are_an_error() -> None:
