@@ -98,8 +98,8 @@ def test_a_letter_means_one_thing() -> None:
         ("append nothing --log-dir {d}", "--create makes it"),
         ("append t --create --partitions 5 --log-dir {d}", "leave --partitions out"),
         ("append t --create --set segment.ms=1h --log-dir {d}", "leave --set out"),
-        ("cat t --remote https://server/bucket", "write s3://bucket/prefix?endpoint=http://host:port"),
-        ("cat t --remote s3://bucket/p?regoin=1", "did you mean region?"),
+        ("cat t --remote https://server/bucket", "s3://bucket/prefix?endpoint=http://host:port"),
+        ("cat t --remote s3://bucket/p?regoin=1", "its words are endpoint, region"),
     ],
 )
 def test_hints_use_the_words_of_the_command_line(cli: Cli, directory: Path, line: str, hint: str) -> None:
