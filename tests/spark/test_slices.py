@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tiered.errors import ConfigError
 from tiered.model import AbortedTxn, Row, TopicPartition
-from tiered.plan.read import SegmentRange, Tier
-from tiered.spark.slices import PartitionSlice, Slice, cut_slices, cuts_of, filled_segment, rows_to_cut, target_bytes
+from tiered.plan.read import Tier
+from tiered.spark.slices import PartitionSlice, Slice, cut_slices, target_bytes
 
 TP = TopicPartition("flights", 0)
 
@@ -46,16 +46,6 @@ def test_partitions_share_a_task_and_slices_are_in_offset_order() -> None:
     assert [[p.tp for p in part.pieces] for part in slices] == [[TP], [other]]
 
 
-def test_a_large_segment_is_cut_behind_indexed_batches() -> None:
-    piece = remote(row(0, 100, 1000))
-    assert rows_to_cut([piece], 300) == [(piece, piece.rows[0])]
-    cuts = cuts_of([(at * 10 + 9, at * 100) for at in range(10)], 300)
-    assert cuts == [40, 70, 100]
-    slices = cut_slices([piece], slice_bytes=300, cuts={(TP, 0): cuts})
-    assert [(p.start, p.end) for part in slices for p in part.pieces] == [(0, 40), (40, 70), (70, 100)]
-    assert rows_to_cut([remote(row(0, 100, 1000), start=80)], 300) == []  # 200 bytes of it are wanted
-
-
 def test_only_the_wanted_part_of_a_segment_counts() -> None:
     piece = remote(row(0, 100, 1000), start=90)
     slices = cut_slices([piece], slice_bytes=300)
@@ -76,7 +66,6 @@ def test_min_partitions_cuts_what_is_there() -> None:
     st.integers(1, 600),
     st.integers(1, 40),
     st.none() | st.integers(1, 50),
-    st.booleans(),
     st.data(),
 )
 def test_each_offset_is_in_exactly_one_slice_in_order(
@@ -84,7 +73,6 @@ def test_each_offset_is_in_exactly_one_slice_in_order(
     slice_bytes: int,
     min_partitions: int,
     max_records: int | None,
-    indexed: bool,
     data: st.DataObject,
 ) -> None:
     rows, base = [], 0
@@ -96,14 +84,7 @@ def test_each_offset_is_in_exactly_one_slice_in_order(
     if start >= end:
         return
     pieces = [remote(*rows, start=start, end=end), PartitionSlice(TP, "", Tier.LOCAL, base, base + 20, 99)]
-    target = target_bytes(pieces, slice_bytes, min_partitions)
-    cuts = {}
-    if indexed:
-        indexes = {(TP, r.base): [(at, (at - r.base) * 7) for at in range(r.base + 2, r.next, 3)] for r in rows}
-        cuts = {key: cuts_of(index, target) for key, index in indexes.items()}
-    slices = cut_slices(
-        pieces, slice_bytes=slice_bytes, min_partitions=min_partitions, max_records=max_records, cuts=cuts
-    )
+    slices = cut_slices(pieces, slice_bytes=slice_bytes, min_partitions=min_partitions, max_records=max_records)
     wanted = [*range(start, end), *range(base, base + 20)]
     assert [at for part in slices for piece in part.pieces for at in range(piece.start, piece.end)] == wanted
     assert len(slices) >= min(min_partitions, len(wanted))
@@ -198,34 +179,3 @@ def test_planning_is_linear(limits: Callable[[int], dict[str, int]]) -> None:
     few, many = calls_of_cutting(400, **limits(400)), calls_of_cutting(1600, **limits(1600))
     assert many < 4.4 * few  # heaps add a logarithm
     assert many < 1600 * 300
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 400)), min_size=1, max_size=30),
-    st.integers(1, 300),
-    st.integers(1, 5000),
-    st.data(),
-)
-def test_a_segment_is_filled_with_no_more_than_what_fits(
-    parts: list[tuple[int, int]], interval: int, most: int, data: st.DataObject
-) -> None:
-    """Return batches of some records and bytes each, with an index entry after each ``interval`` bytes."""
-    index, ends, offset, position, since = [], [], 0, 0, 0
-    for count, size in parts:
-        if since > interval:
-            index.append((offset + count - 1, position))
-            since = 0
-        offset, position, since = offset + count, position + size, since + size
-        ends.append((offset, position))
-    start = data.draw(st.integers(0, offset - 1))
-    end = data.draw(st.integers(start + 1, offset))
-    at, used = filled_segment(index, SegmentRange(row(0, offset, position), start, end), most)
-    first = next(behind - size for (to, behind), (_, size) in zip(ends, parts, strict=True) if to > start)
-    last = next(behind for to, behind in ends if to >= at) if at > start else first
-    assert start <= at <= end
-    assert used <= most
-    on_a_mark = at == end or at in [last_offset + 1 for last_offset, _ in index]
-    if on_a_mark and at > start:
-        assert last - first <= most  # the batches that are read
-    if most >= position:
-        assert at == end

@@ -255,9 +255,7 @@ def test_topics_by_pattern_and_unknown_ones(spark: SparkSession, tmp_path: Path)
     assert spark.read.format("tiered").option("subscribePattern", "none.*").load(bucket.path).count() == 0
     internal = spark.read.format("tiered").option("subscribePattern", ".*offsets").load(bucket.path)
     assert internal.count() == 0
-    message = error_of(lambda: load(spark, bucket).count())
-    assert "there is no topic flights in" in message
-    assert "did you mean flights-201" in message
+    assert "there is no topic flights in" in error_of(lambda: load(spark, bucket).count())
 
 
 def test_both_tiers_are_one_table(spark: SparkSession, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.format.root import STATE_DELETING
 from tiered.format.rows import Rows
 from tiered.local.directory.log_directory import LocalLog
-from tiered.model import AbortedTxn, NewRecord, Row, TopicPartition
+from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.remote.gc.deletion import resume_topic_deletion, start_deletion
 from tiered.remote.topics import load_topic, register_topic
 from tiered.spark.schema import kafka_schema
@@ -279,23 +279,6 @@ def test_a_limit_of_bytes_is_kept(desk: Desk) -> None:
     assert [at for batch in found for at in batch] == list(range(1000))
     assert {len(batch) for batch in found[:-1]} <= {28, 29, 30}
     assert batches_of(desk.reader(startingOffsets="earliest", maxBytesPerTrigger=1)) == [[at] for at in range(1000)]
-
-
-def test_a_limit_of_bytes_is_kept_where_records_differ_in_size(desk: Desk) -> None:
-    sizes = [10 if at % 100 < 70 else 3000 for at in range(400)]
-    data = [
-        encode_batch([NewRecord(b"v" * size, None, FIRST_MS + at)], base_offset=at, leader_epoch=0)
-        for at, size in enumerate(sizes)
-    ]
-    for start in range(0, 400, 80):
-        desk.log.add(seal(data[start : start + 80]))
-    most, largest = 20_000, max(map(len, data))
-    reader = desk.reader(startingOffsets="earliest", maxBytesPerTrigger=most)
-    found = batches_of(reader)
-    assert [at for batch in found for at in batch] == list(range(400))
-    read = [sum(len(data[at]) for at in batch) for batch in found]
-    assert max(read) <= most
-    assert min(read[:-1]) >= most - 3 * largest
 
 
 def test_all_that_is_available_means_all_of_it(desk: Desk) -> None:

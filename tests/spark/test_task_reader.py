@@ -7,7 +7,7 @@ import json
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,7 @@ from uuid import UUID
 import pytest
 from pyspark.sql.types import StructType
 
-from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog, batches, records, seal
-from tests.unit.remote.recording import RecordingStore
-from tiered.clock import SystemClock
+from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, records, seal
 from tiered.config import TopicConfig
 from tiered.errors import (
     CorruptionError,
@@ -30,27 +28,21 @@ from tiered.errors import (
 from tiered.format.batch import BatchProducer, encode_batch, read_header
 from tiered.format.batch_scanner import BatchRun, cut
 from tiered.format.control import ControlType, marker
-from tiered.format.kernels import crc32c
-from tiered.format.keys import partition_prefix
 from tiered.format.root import STATE_DELETING, encode_root
 from tiered.format.rows import Rows
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.partition.read_log import ReadLog
 from tiered.model import AbortedTxn, Row, TopicPartition
-from tiered.plan.maintenance import MaintenanceKind
 from tiered.plan.read import Tier
 from tiered.read.stream import TierStream
-from tiered.remote.gc.deletion import start_deletion
-from tiered.remote.maintain import ActionResult, Maintainer
-from tiered.remote.topics import load_topic, register_topic, update_topic
+from tiered.remote.topics import register_topic, update_topic
 from tiered.spark.schema import kafka_schema
 from tiered.spark.slice_reader import PinnedPiece, SliceReader, Sources
-from tiered.spark.slices import PartitionSlice, Slice
+from tiered.spark.slices import PartitionSlice
 from tiered.spark.source import TieredDataSource, TieredReader
-from tiered.store.base import ABSENT, Delete, Get, List, ListPage, Match, Object, Outcome, Put, Steps, StoreRequest
+from tiered.store.base import Delete, Get, Match, Object, Outcome, Put, Steps, StoreRequest
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
-from tiered.testing.clock import FakeClock
 
 TP = TopicPartition("flights", 0)
 
@@ -117,24 +109,6 @@ def test_a_rewrite_between_two_segments_of_a_task_gives_each_record_once(bucket:
     found = read(reader, slices)
     assert offsets(found) == list(range(15, 300))
     assert [row["value"] for row in found] == [record.value for record in records(15, 285)]
-
-
-def test_an_index_that_is_gone_at_planning_costs_no_query(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    segment = seal(batches(0, 3000, each=10, size=500), interval_bytes=4096)
-    row = bucket.log.add(segment)
-    reader = bucket.reader(slice_bytes="256k")
-    again = bucket.log.upload(segment)
-    execute = DirectoryStore.execute
-
-    def racing(store: DirectoryStore, request: StoreRequest) -> Outcome:
-        if isinstance(request, Get) and request.key == bucket.log.idx_key(row) and bucket.log.root.version == 2:
-            replaced(bucket.log, [row], [again])
-        return execute(store, request)
-
-    monkeypatch.setattr(DirectoryStore, "execute", racing)
-    slices = reader.partitions()
-    assert len(slices) >= 5
-    assert offsets(read(reader, slices)) == list(range(3000))
 
 
 # -- gone ------------------------------------------------------------------------------------------------------------
@@ -487,17 +461,6 @@ class Meeting(DirectoryStore):
         return super().execute(request)
 
 
-def test_index_bundles_are_fetched_concurrently(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = bucket.log.fill(4000, per_segment=1000, each=100, size=100)
-    store = Meeting(Path(bucket.path), len(rows))
-    reader = bucket.reader(slice_bytes="64k")
-    monkeypatch.setattr(SliceReader, "store", lambda _: store)
-    slices = reader.partitions()
-    assert sorted(store.asked) == sorted(bucket.log.idx_key(row) for row in rows)
-    assert len(slices) > len(rows)
-    assert all(isinstance(part, Slice) and len(part.pieces) == 1 for part in slices)
-
-
 def test_transaction_indexes_are_fetched_concurrently_and_slices_carry_their_own(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -523,158 +486,3 @@ def test_transaction_indexes_are_fetched_concurrently_and_slices_carry_their_own
     carried = [[txn.first_offset for piece in part.pieces for txn in piece.aborted] for part in slices]
     assert carried == [[0], [100], [200], [300]]
     assert offsets(read(reader, slices)) == expected
-
-
-# -- a pin in the bucket ----------------------------------------------------------------------------------------------
-
-
-NO_GRACE = TopicConfig(gc_grace_ms=0, segment_bytes=20_000, merge_min_bytes=10_000)
-END = 1000
-
-
-def maintain(bucket: Bucket, *kinds: MaintenanceKind) -> list[ActionResult]:
-    """By somebody else, a second after the last one; without a grace time."""
-    bucket.log.clock.advance(1)
-    maintainer = Maintainer(TP, TOPIC_ID, NO_GRACE, owner="m:1")
-    plan = drive(bucket.store, maintainer.plan(kinds), clock=bucket.log.clock, ids=bucket.log.ids)
-    assert plan is not None
-    return [
-        drive(bucket.store, maintainer.run(action, TRUSTED), clock=bucket.log.clock, ids=bucket.log.ids)
-        for action in plan.actions
-    ]
-
-
-def collected(bucket: Bucket) -> int:
-    return sum(
-        done.collected.objects for done in maintain(bucket, MaintenanceKind.COLLECT) if done.collected is not None
-    )
-
-
-def left(bucket: Bucket, slices: list[Any]) -> set[Row]:
-    """What a plan names and the newest root does not; never nothing."""
-    found = {row for part in slices for piece in part.pieces for row in piece.rows} - set(bucket.log.root.rows)
-    assert found
-    return found
-
-
-def keys(bucket: Bucket, folder: str) -> list[str]:
-    """What is there below a partition's folder."""
-    page = bucket.store.execute(List(partition_prefix(TOPIC_ID, 0) + folder))
-    assert isinstance(page, ListPage)
-    return [entry.key for entry in page.entries]
-
-
-def got(bucket: Bucket, key: str) -> Object:
-    found = bucket.store.execute(Get(key))
-    assert isinstance(found, Object)
-    return found
-
-
-def age(bucket: Bucket, key: str, hours: float) -> None:
-    """The object as one that was written so long ago."""
-    body = got(bucket, key).data
-    then = FakeClock(SystemClock().now_ms() - int(hours * 3_600_000))
-    bucket.store.execute(Delete((key,)))
-    DirectoryStore(bucket.path, clock=then).execute(Put(key, body, ABSENT, crc32c(body)))
-
-
-@pytest.fixture
-def living(bucket: Bucket) -> Bucket:
-    """Its writers and their store are on one clock, which begins with that of the queries."""
-    clock = FakeClock(SystemClock().now_ms())
-    store = DirectoryStore(bucket.path, clock=clock)
-    ahead = Bucket(bucket.path, store, RemoteLog(store, clock=clock))
-    ahead.log.fill(END)
-    return ahead
-
-
-def test_what_a_pinned_plan_names_is_not_collected_and_read_as_it_was(living: Bucket) -> None:
-    free, pinned = living.reader(), living.reader(pin="true")
-    free_slices, slices = free.partitions(), pinned.partitions()
-    (pin,) = keys(living, "pin/")
-    said = {"version": slices[0].pieces[0].root_version, "uid": pin.rpartition("/")[2]}
-    assert json.loads(got(living, pin).data) == said
-    maintain(living, MaintenanceKind.MERGE)
-    assert collected(living) == 0
-    before = keys(living, "")
-    assert offsets(read(pinned, slices)) == list(range(END))
-    assert keys(living, "") == before
-    living.store.execute(Delete((pin,)))
-    assert collected(living) == 2 * len(left(living, slices))
-    assert offsets(read(free, free_slices)) == list(range(END))  # where it is now
-    with pytest.raises(
-        NotFoundError, match=r"which this DataFrame was planned with, is gone: its pin .* has expired or was deleted"
-    ):
-        read(pinned, slices)
-
-
-def test_a_task_renews_an_old_pin_and_one_that_expired_is_not_believed(living: Bucket) -> None:
-    reader = living.reader(pin="true")
-    slices = reader.partitions()
-    (pin,) = keys(living, "pin/")
-    maintain(living, MaintenanceKind.MERGE)
-    age(living, pin, hours=5.9)
-    assert offsets(read(reader, slices)) == list(range(END))
-    assert SystemClock().now_ms() - got(living, pin).last_modified_ms < 3_600_000
-    age(living, pin, hours=6.1)
-    assert offsets(read(reader, slices)) == list(range(END))  # nobody has collected it yet
-    assert collected(living) == 2 * len(left(living, slices)) + 1  # and the pin
-    with pytest.raises(NotFoundError, match="has expired or was deleted"):
-        read(reader, slices)
-
-
-def test_a_pin_that_was_lost_since_the_task_began_is_no_damage(living: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = living.reader(pin="true")
-    slices = reader.partitions()
-    (pin,) = keys(living, "pin/")
-    store = RecordingStore(living.store)
-
-    def collected_now(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
-        if isinstance(request, Get) and request.key.endswith(".log"):
-            living.store.execute(Delete((pin, request.key)))
-        return carry_out()
-
-    store.answer = collected_now
-    monkeypatch.setattr(SliceReader, "store", lambda _: store)
-    with pytest.raises(NotFoundError, match="has expired or was deleted"):
-        read(reader, slices[:1])
-    assert store.gets()[0].key == pin
-
-
-def test_an_object_that_is_gone_although_it_is_pinned_is_damage(living: Bucket) -> None:
-    reader = living.reader(pin="true", failOnDataLoss="false")
-    slices = reader.partitions()
-    living.log.delete(slices[0].pieces[0].rows[1])
-    with pytest.raises(CorruptionError, match=r"although its pin .* was valid at the last check"):
-        read(reader, slices)
-
-
-def test_a_pinned_plan_of_a_topic_that_was_deleted_is_lost(living: Bucket, caplog: pytest.LogCaptureFixture) -> None:
-    reader, tolerant = living.reader(pin="true"), living.reader(pin="true", failOnDataLoss="false")
-    slices, tolerated = reader.partitions(), tolerant.partitions()
-    entry = drive(living.store, load_topic("flights"))
-    assert entry is not None
-    drive(living.store, start_deletion(entry, "test"))
-    for row in slices[0].pieces[0].rows:
-        living.log.delete(row)
-    with pytest.raises(OffsetOutOfRangeError, match="deleted or made again"):
-        read(reader, slices)
-    assert read(tolerant, tolerated) == []
-    assert f"{END} offsets are skipped" in caplog.text
-
-
-def test_a_pin_costs_two_requests_a_partition_and_one_a_task(living: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = RecordingStore(living.store)
-    monkeypatch.setattr(SliceReader, "store", lambda _: store)
-    requests: dict[bool, list[list[type[StoreRequest]]]] = {}
-    for pin in (False, True):
-        reader = living.reader(pin=str(pin).lower(), minPartitions=3)
-        store.forget()
-        slices = reader.partitions()
-        requests[pin] = [[type(request) for request in store.requests]]
-        for part in slices:
-            store.forget()
-            read(reader, [part])
-            requests[pin].append([type(request) for request in store.requests])
-    assert requests[True] == [[*requests[False][0], Put, Get], *([Get, *task] for task in requests[False][1:])]
-    assert len(requests[True]) > 3

@@ -164,20 +164,9 @@ def test_a_topic_that_was_made_again_is_another_one(url: str, ended: bool) -> No
     else:
         first.die_behind_the_decision()
     recreate(url)
-    with pytest.raises(LogDestroyedError) as error:
+    with pytest.raises(LogDestroyedError):
         Attempt(url, 25).commit()
-    said = "txnId nightly was decided for a topic that is deleted: none of the 25 rows of this attempt were added"
-    assert error.value.message == said
-    assert "write them under another txnId" in str(error.value.hint)
     assert held(url) == Counter(flights=0)
-
-
-def test_a_batch_of_a_stream_whose_topic_was_made_again_says_what_to_do(url: str) -> None:
-    Attempt(url, 10, job=False).die_behind_the_decision()
-    recreate(url)
-    with pytest.raises(LogDestroyedError, match="batch 0 of nightly was decided for a topic that is deleted") as error:
-        Attempt(url, 10, job=False).commit()
-    assert "write them under another checkpoint" in str(error.value.hint)
 
 
 def test_a_batch_of_a_stream_that_now_writes_to_another_topic_goes_where_it_was_decided(

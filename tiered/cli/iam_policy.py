@@ -18,7 +18,7 @@ FAMILIES = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
 
 @click.command("iam-policy", cls=Command)
 @click.option("--role", type=click.Choice(ROLES), help="the kind of program that gets it  [required]")
-@click.option("--pins", is_flag=True, help="reader, spark: may also pin what they read")
+@click.option("--pins", is_flag=True, help="reader: may also pin what it reads")
 @pass_application
 def command(app: Application, role: str | None, pins: bool) -> int:
     """Print the smallest IAM policy for one kind of program.

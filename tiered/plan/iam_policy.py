@@ -67,7 +67,7 @@ def policy(
         statements.append(
             _allow("Key", _ENCRYPT[:1] if role in ("reader", "auditor", "spark") else _ENCRYPT, kms_key_arn)
         )
-    if role in ("reader", "consumer", "spark"):
+    if role in ("reader", "consumer"):
         # A pin is renewed by a PUT with If-Match, for which S3 wants the right to read, too.
         statements.append(_allow("Pin", _PIN, _Keys(f"{bucket_arn}/{prefix}")("pin")))
         statements += [_allow("PinKey", _ENCRYPT[1:], kms_key_arn)] if kms_key_arn and role != "consumer" else []

@@ -40,13 +40,12 @@ from tiered.remote.catalog_view import CatalogView
 from tiered.remote.conditional_put import (
     Cell,
     NextBody,
-    conditional_put,
     deadline_after,
     read_cell,
     replace_once,
     stored_bytes,
 )
-from tiered.store.base import Delete, Deleted, Get, Match, NewId, Now, Object, Put, PutStatus, Steps, Time
+from tiered.store.base import Delete, Deleted, Get, Match, NewId, Now, Object, Put, Steps, Time
 from tiered.store.steps import Listing
 
 LOGGER = logging.getLogger("tiered.remote")
@@ -334,63 +333,3 @@ class Pin:
         self._sent = time.monotonic
         self._renew_at = time.monotonic + RENEW_MS / 1000
         return True
-
-
-class SharedPin:
-    """Handle by which one task of a query renews a pin that the query's driver made. Not thread-safe.
-
-    Tasks never delete the pin, because no task knows whether it is the last one. ``lost``: the last check found the
-    pin deleted or expired, so objects of its version may be deleted.
-    """
-
-    def __init__(self, key: str, name: str) -> None:
-        """Create the handle of one task. ``key``: of the pin's object. ``name``: that of the partition, for logs."""
-        self.key = key
-        self.lost = False
-        self._name = name
-        self._look_at = 0.0
-
-    def keep(self) -> Steps[None]:
-        """Check the pin, and renew it if it is old. Never raises.
-
-        Sends nothing before the pin may be old enough, or once ``lost`` is True. The first call always reads the pin.
-        """
-        time: Time = yield Now()
-        if not self.lost and time.monotonic >= self._look_at:
-            yield from self.check()
-
-    def check(self) -> Steps[None]:
-        """Read the pin, and renew it if it is old. Sets ``lost`` if the pin is gone or has expired. Never raises.
-
-        The pin's age is measured by the store's clock, never by the clock of another process.
-        """
-        sent: Time = yield Now()
-        self._look_at = sent.monotonic + RENEW_AGAIN_MS / 1000
-        try:
-            got = yield Get(self.key)
-            if not isinstance(got, Object):
-                self._lose("it is gone")
-                return
-            age_ms = (got.date_ms or sent.now_ms) - got.last_modified_ms
-            if age_ms < RENEW_MS:
-                self._look_at = sent.monotonic + (RENEW_MS - age_ms) / 1000
-                return
-            renewed = age_ms <= PIN_MS and (yield from self._renew(got))
-            now: Time = yield Now()
-            if age_ms + (now.monotonic - sent.monotonic) * 1000 > PIN_MS:
-                self._lose(f"it was not renewed for {PIN_MS // 3_600_000} hours")
-            elif renewed:
-                self._look_at = sent.monotonic + RENEW_MS / 1000
-        except TieredError as error:
-            LOGGER.warning("pin_not_renewed partition=%s key=%s error=%s", self._name, self.key, error.message)
-
-    def _renew(self, got: Object) -> Steps[bool]:
-        """Write the pin again. Return False if another task was first or it was deleted; the next check shows which."""
-        read_pin(got.data, key=self.key)
-        deadline = yield from deadline_after(PIN_DEADLINE_MS)
-        put = Put(self.key, got.data, Match(got.etag), crc32c(got.data))
-        return (yield from conditional_put(put, deadline, self._name)).status is PutStatus.LANDED
-
-    def _lose(self, why: str) -> None:
-        self.lost = True
-        LOGGER.warning("pin_expired partition=%s key=%s reason=%s", self._name, self.key, why)

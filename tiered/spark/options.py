@@ -21,13 +21,11 @@ r"""Parser of the options of the Spark source, batch and stream. Names and rules
 ``failOnDataLoss``                        true (default): missing offsets are an error, when the query is planned
                                           and while it runs; false: they are skipped, and counted in a warning
 ``asOf``                                  an older state: a snapshot's name, a version or a time; no ``local_dir``
-``pin``                                   false (default); true: planned objects are protected in the bucket until six
-                                          hours after the query's last task began or renewed it; no ``local_dir``
 ``local_dir``                             log directory that driver and executors can both read, for the newest
                                           records; older ones are read from the bucket
 ========================================  =============================================================================
 
-A stream has these, without its end, ``asOf`` and ``pin``. Its ``startingOffsets`` counts for a new query alone: a
+A stream has these, without its end and ``asOf``. Its ``startingOffsets`` counts for a new query alone: a
 restarted one continues at its checkpoint. The default is ``latest``. An offset that Spark shows in a query's progress
 is accepted, too. A stream also has limits of a trigger:
 
@@ -96,7 +94,6 @@ NAMES = (
     "isolation.level",
     "failOnDataLoss",
     "asOf",
-    "pin",
     "local_dir",
 )
 _SECRETS = re.compile(r"secret|password|access.?key|session.?token", re.IGNORECASE)
@@ -110,32 +107,15 @@ _LOGIN = (
     "environment, profile or instance role"
 )
 
-_GROUP = "leave it out: there is no consumer group to join; startingOffsets=group:NAME begins at the positions of one"
-_POLLING = "leave it out: nothing is polled, and requests to the bucket are retried automatically"
 _STREAM = (
     "leave it out: it belongs to a stream (readStream); a batch query is bounded by endingOffsets or endingTimestamp"
 )
-_BYTES = 'option("slice_bytes", "128m"): bytes of one task; read-ahead is bounded automatically'
-_COLUMNS = "leave it out: key and value are binary; select cast(key as string), cast(value as string)"
 _REPLACED = {
     "kafka.bootstrap.servers": 'leave it out: there is no broker; .load("s3://bucket/prefix") names the log',
-    "kafka.group.id": _GROUP,
-    "groupidprefix": _GROUP,
-    "kafka.client.id": _GROUP,
-    "kafka.client.rack": "leave it out: there is no broker to be near to",
+    "kafka.group.id": "leave it out: no consumer group is joined; startingOffsets=group:NAME begins where one is",
     "kafka.isolation.level": 'option("isolation.level", "read_committed")',
     "kafka.auto.offset.reset": 'option("startingOffsets", "earliest"), and failOnDataLoss=false where offsets are gone',
-    "kafka.enable.auto.commit": _GROUP,
-    "kafka.auto.commit.interval.ms": _GROUP,
     "kafka.max.poll.records": 'option("maxRecordsPerPartition", "1000000")',
-    "kafka.max.partition.fetch.bytes": _BYTES,
-    "kafka.fetch.max.bytes": _BYTES,
-    "kafka.fetch.min.bytes": _BYTES,
-    "kafka.receive.buffer.bytes": _BYTES,
-    "kafka.check.crcs": "leave it out: the CRC of every batch is checked",
-    "kafka.key.deserializer": _COLUMNS,
-    "kafka.value.deserializer": _COLUMNS,
-    "kafka.partition.assignment.strategy": 'option("minPartitions", "8") cuts the work; option("assign", ...) chooses',
     "minoffsetspertrigger": _STREAM,
     "maxoffsetspertrigger": _STREAM,
     "maxbytespertrigger": _STREAM,
@@ -144,12 +124,11 @@ _REPLACED = {
 }
 
 _FAMILIES = (
-    ("kafka.security.", _LOGIN),
-    ("kafka.sasl.", _LOGIN),
-    ("kafka.ssl.", _LOGIN),
-    ("kafkaconsumer.", _POLLING),
-    ("fetchoffset.", _POLLING),
-    ("kafka.", "leave it out: it is a setting of a client of brokers, and there is no broker"),
+    (("kafka.security.", "kafka.sasl.", "kafka.ssl."), _LOGIN),
+    (
+        ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix"),
+        "leave it out: it is a setting of a client of brokers, and there is no broker",
+    ),
 )
 
 
@@ -169,8 +148,6 @@ class Dialect:
 
 
 BATCH = Dialect(NAMES, _REPLACED, EARLIEST, (EARLIEST,))
-
-_BARE = ("bootstrap.servers", "group.id", "security.protocol", "sasl.", "ssl.", "auto.offset.reset", "max.poll.records")
 
 
 @dataclass(frozen=True)
@@ -221,7 +198,6 @@ class ReadOptions:
     read_committed: bool = False
     fail_on_data_loss: bool = True
     as_of: AsOf | None = None
-    pin: bool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str], dialect: Dialect = BATCH) -> ReadOptions:
@@ -244,8 +220,6 @@ class ReadOptions:
                 "options asOf and local_dir exclude each other",
                 hint="leave one of them out: past versions exist only in a bucket",
             )
-        pin = option_value(given, "pin", _flag, False)
-        _check_pin(given, pin=pin)
         return cls(
             path=path,
             local_dir=str(at_home("option local_dir", Path(local_dir))) if local_dir else local_dir,
@@ -267,7 +241,6 @@ class ReadOptions:
             read_committed=option_value(given, "isolation.level", _isolation, False),
             fail_on_data_loss=option_value(given, "failOnDataLoss", _flag, True),
             as_of=option_value(given, "asOf", _as_of, None),
-            pin=pin,
         )
 
 
@@ -309,19 +282,6 @@ def _check_subscription(given: Mapping[str, str]) -> None:
         raise ConfigError(
             f"options {' and '.join(chosen)} exclude each other" if chosen else "no topic was chosen",
             hint="give exactly one of subscribe, subscribePattern, assign",
-        )
-
-
-def _check_pin(given: Mapping[str, str], *, pin: bool) -> None:
-    if pin and given.get("local_dir"):
-        raise ConfigError(
-            "options pin and local_dir exclude each other", hint="leave one of them out: pins exist only in a bucket"
-        )
-    if pin and "asof" in given:
-        raise ConfigError(
-            "options pin and asOf exclude each other",
-            hint="a snapshot protects its objects already (`tiered snapshot create`), and other versions cannot be "
-            "pinned: leave one out",
         )
 
 
@@ -484,11 +444,7 @@ def replacement(name: str, dialect: Dialect = BATCH) -> str:
 
     ``""`` for a name that is neither an option of Kafka nor of this library.
     """
-    if name.startswith(_BARE):  # as a Kafka client's properties have it, without Spark's prefix
-        name = f"kafka.{name}"
-    if name in dialect.replaced:
-        return dialect.replaced[name]
-    return next((line for prefix, line in _FAMILIES if name.startswith(prefix)), "")
+    return dialect.replaced.get(name) or next((line for prefixes, line in _FAMILIES if name.startswith(prefixes)), "")
 
 
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
@@ -499,12 +455,11 @@ _ENDLESS = "leave it out: a stream has no end; .trigger(availableNow=True) ends 
 _ENDINGS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 STREAM = Dialect(
-    names=(*(name for name in BATCH.names if name not in (*_ENDINGS, "asOf", "pin")), *_OWN),
+    names=(*(name for name in BATCH.names if name not in (*_ENDINGS, "asOf")), *_OWN),
     replaced={
         **{name: line for name, line in BATCH.replaced.items() if name not in {own.lower() for own in _OWN}},
         **{name.lower(): _ENDLESS for name in _ENDINGS},
         "asof": "leave it out: a stream goes on; startingOffsets or startingTimestamp says where it begins",
-        "pin": "leave it out: a stream reads each batch soon after it is planned, and holds nothing between two",
         "kafka.max.poll.records": 'option("maxOffsetsPerTrigger", "1000000")',
     },
     start=LATEST,

@@ -15,17 +15,13 @@ import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from uuid import UUID
 
 from tiered.errors import ConfigError, OffsetGapError, OffsetOutOfRangeError
-from tiered.format.bundle import SectionKind
 from tiered.format.root import STATE_DELETING
-from tiered.format.segment_indexes import OffsetIndex
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.read import (
     LocalSpan,
     RemoteSpan,
-    SegmentRange,
     Tier,
     TierRange,
     earliest_offset,
@@ -33,10 +29,8 @@ from tiered.plan.read import (
     plan_tiers,
 )
 from tiered.remote.catalog_view import CatalogView
-from tiered.remote.fetch import ByteCache, SegmentGone
-from tiered.remote.reader import SegmentReader
 from tiered.spark.options import EARLIEST, LATEST, Bound, ReadOptions
-from tiered.spark.slices import PartitionSlice, filled_segment
+from tiered.spark.slices import PartitionSlice
 from tiered.spark.subscription import PinnedPartition, Subscription, planning_pool, refuse_deleting
 from tiered.store.base import Steps, Store
 
@@ -108,14 +102,13 @@ def _list(tps: Sequence[TopicPartition]) -> str:
 
 
 def _pieces_of(tiers: PinnedPartition, options: ReadOptions, pool: Executor) -> list[PartitionSlice]:
-    """Return the offset ranges to read in one partition, each in one tier, with the key of the partition's pin.
+    """Return the offset ranges to read in one partition, each in one tier.
 
     Empty if neither tier has the partition. ``pool``: threads that fetch index bundles. Raises ConfigError for a start
     offset after the end, OffsetOutOfRangeError and OffsetGapError for data loss.
     """
     if tiers.local is None and tiers.remote is None:
         return []
-    pin = tiers.hold()
     if tiers.pinned is not None and tiers.pinned.root.state == STATE_DELETING:
         refuse_deleting(tiers.tp.topic, options)
         return []
@@ -131,7 +124,7 @@ def _pieces_of(tiers: PinnedPartition, options: ReadOptions, pool: Executor) -> 
             f"{tiers.tp}: the query starts at offset {start}, after its end {end}",
             hint="correct startingOffsets or endingOffsets; the end is exclusive",
         )
-    return [replace(piece, pin=pin) for piece in pieces_between(tiers, start, end, options, pool)]
+    return pieces_between(tiers, start, end, options, pool)
 
 
 def pieces_between(
@@ -231,7 +224,7 @@ def _piece(tiers: PinnedPartition, tier: Tier, start: int, end: int, aborted: tu
     pinned = tiers.pinned
     if tier is Tier.REMOTE and pinned is not None:
         rows = tiers.runner.run(_rows_between(pinned, start, end))
-        size = sum(row.size * (min(row.next, end) - max(row.base, start)) // (row.next - row.base) for row in rows)
+        size = sum(_wanted(row, start, end)[2] for row in rows)
         return PartitionSlice(tiers.tp, tiers.topic_id, tier, start, end, size, rows, hidden, pinned.version)
     size, version = _local_bytes(tiers, start, end), pinned.version if pinned is not None else 0
     return PartitionSlice(tiers.tp, tiers.topic_id, tier, start, end, size, (), hidden, version)
@@ -246,58 +239,28 @@ def _rows_between(pinned: CatalogView, start: int, end: int) -> Steps[tuple[Row,
     return tuple(found)
 
 
-def offset_index_of(
-    tp: TopicPartition, topic_id: str, row: Row, cache: ByteCache | None = None
-) -> Steps[OffsetIndex | None]:
-    """Return the offset index of a remote segment; None if it was rewritten or trimmed since its root was read.
-
-    ``cache``: cache of fetched bytes, None without one.
-    """
-    lookup = SegmentReader(tp, UUID(topic_id), cache=cache).lookup
-    try:
-        data = yield from lookup.section(row, SectionKind.OFFSET_INDEX)
-    except SegmentGone:
-        return None  # the task will find its replacement
-    return OffsetIndex.from_bytes(data, row.base)
-
-
 def offset_within(tiers: PinnedPartition, start: int, end: int, size_bytes: int) -> int:
     """Return the offset up to which the log has about ``size_bytes`` of data from ``start`` on, at most ``end``.
 
-    It is found by offset indexes. Between two entries of an index, and on disk, records count as equally large.
+    Inside a segment, and on disk, records count as equally large.
     """
-    at, left = start, size_bytes
+    left = size_bytes
     for part in _tier_ranges(tiers.tp, start, end, tiers.stream.spans(), fail=False):
-        pinned = tiers.pinned
+        pinned, sizes = tiers.pinned, [(part.start, part.end, _local_bytes(tiers, part.start, part.end))]
         if part.tier is Tier.REMOTE and pinned is not None:
-            at, left = tiers.runner.run(_filled(tiers, pinned, part.start, part.end, left))
-        else:
-            size = _local_bytes(tiers, part.start, part.end)
-            at = part.end if size <= left else part.start + (part.end - part.start) * left // size
+            rows = tiers.runner.run(_rows_between(pinned, part.start, part.end))
+            sizes = [_wanted(row, part.start, part.end) for row in rows]
+        for at, until, size in sizes:
+            if size > left:
+                return at + (until - at) * left // size
             left -= size
-        if at < part.end:
-            return at
     return end
 
 
-def _filled(tiers: PinnedPartition, pinned: CatalogView, start: int, end: int, left: int) -> Steps[tuple[int, int]]:
-    """Return the offset that ``left`` bytes of remote segments from ``start`` on reach, at most ``end``.
-
-    The second value is the number of bytes that are left at ``end``; 0 if the offset is below ``end``.
-    """
-    at = start
-    while at < end and len(rows := (yield from pinned.piece(at))):
-        for row in rows.slice(0, int(rows.base.searchsorted(end))):
-            wanted = SegmentRange(row, max(row.base, start), min(row.next, end))
-            used = row.size
-            at = wanted.end
-            if (wanted.start, wanted.end) != (row.base, row.next) or row.size > left:
-                index = yield from offset_index_of(tiers.tp, tiers.topic_id, row, tiers.cache)
-                at, used = filled_segment(index.entries if index is not None else (), wanted, left)
-            if at < wanted.end:
-                return at, 0
-            left -= used
-    return at, left
+def _wanted(row: Row, start: int, end: int) -> tuple[int, int, int]:
+    """Return those offsets of a segment that are in ``start`` to ``end`` (exclusive), and their share of its bytes."""
+    at, until = max(row.base, start), min(row.next, end)
+    return at, until, row.size * (until - at) // (row.next - row.base)
 
 
 def _local_bytes(tiers: PinnedPartition, start: int, end: int) -> int:

@@ -37,7 +37,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from tiered.clock import SystemClock, SystemIds
-from tiered.errors import ConfigError, LogDestroyedError, UnknownTopicError
+from tiered.errors import ConfigError, UnknownTopicError
 from tiered.format.decision import COMMITTED, Decision
 from tiered.format.keys import check_topic_name
 from tiered.format.root import STATE_OPEN
@@ -301,12 +301,7 @@ def commit_batch(
     rows = rows_in_order(tasks)
     decision = drive(store, sink.decide(Decision(txn, batch, COMMITTED, rows)), together=REQUESTS_TOGETHER)
     adopted = _objects(decision.partitions) != _objects(rows)
-    try:
-        landed = drive(store, sink.commit_staged(decision), together=REQUESTS_TOGETHER)
-    except LogDestroyedError as error:
-        if adopted:
-            raise _decided_for_what_is_gone(txn, batch, rows, is_job=topics is not None) from error
-        raise
+    landed = drive(store, sink.commit_staged(decision), together=REQUESTS_TOGETHER)
     if adopted and topics is None:
         _logger.info("sink_replayed txn=%s batch=%d: what was decided before is committed", txn, batch)
     elif adopted and topics is not None:
@@ -329,15 +324,6 @@ def rows_in_order(tasks: StagedTasks) -> dict[tuple[UUID, int], tuple[Row, ...]]
         for segment in staged:
             found.setdefault((segment.topic_id, segment.partition), []).append(segment.row)
     return {target: tuple(rows) for target, rows in found.items()}
-
-
-def _decided_for_what_is_gone(txn: str, batch: int, rows: StagedRows, *, is_job: bool) -> LogDestroyedError:
-    """Return the error for a batch that was decided for a topic which was deleted, and perhaps made again, since."""
-    what, other = (f"txnId {txn}", "txnId") if is_job else (f"batch {batch} of {txn}", "checkpoint")
-    return LogDestroyedError(
-        f"{what} was decided for a topic that is deleted: none of the {_count(rows)} rows of this attempt were added",
-        hint=f"write them under another {other}: a topic that was created again is another topic",
-    )
 
 
 def _warn_used_before(

@@ -10,9 +10,6 @@ The driver cuts slices, and the workers read each piece of one::
                         v   offsets in neither tier
     lost       ──> an error, or with failOnDataLoss=false skipped and counted
 
-Under a pin in the bucket (option ``pin``) a piece is read as planned or not at all. Each task renews the pin. An object
-that is gone nevertheless is an error.
-
 A piece is read in *stretches*, each from the end of the one before. The batches of a stretch may hold records below its
 start, because the batches of a rewritten segment may differ. Verified batches stay in runs, uncut, because work for
 each batch costs more than its decoding.
@@ -40,22 +37,19 @@ from tiered.format.batch import BatchHeader, read_header
 from tiered.format.batch_scanner import BatchRun, cut
 from tiered.format.keys import topic_key
 from tiered.format.root import STATE_DELETING
-from tiered.model import Row
 from tiered.plan.read import Tier
 from tiered.plan.visibility import Hidden
 from tiered.read.topic import PartitionStream
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import SegmentGone
-from tiered.remote.pins import SharedPin
 from tiered.remote.reader import RemotePartition, SegmentReader, StreamPosition
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past
 from tiered.remote.topics import STATE_DELETED, load_entry
 from tiered.spark.options import ReadOptions
-from tiered.spark.ranges import lose, offset_index_of
+from tiered.spark.ranges import lose
 from tiered.spark.schema import arrow_schema_of, column_names
-from tiered.spark.slices import Cuts, PartitionSlice, Slice, cut_slices, cuts_of, rows_to_cut, target_bytes
-from tiered.spark.subscription import planning_pool
+from tiered.spark.slices import PartitionSlice, Slice, cut_slices
 from tiered.spark.worker import start_task, store_of
 from tiered.store.base import Store
 from tiered.store.driver import Runner, drive, drive_stream
@@ -81,25 +75,23 @@ class SliceReader:
     def cut(self, pieces: Sequence[PartitionSlice]) -> list[Slice]:
         """Cut the offset ranges of a query into slices, one for each Spark task, in the same order.
 
-        Raises ConfigError for more than ``MAX_SLICES`` slices, and the errors of the store.
+        Raises ConfigError for more than ``MAX_SLICES`` slices.
         """
         options = self.options
-        target = target_bytes(pieces, options.slice_bytes, options.min_partitions)
         return cut_slices(
             pieces,
             slice_bytes=options.slice_bytes,
             min_partitions=options.min_partitions,
             max_records=options.max_records,
-            cuts=self._cuts(rows_to_cut(pieces, target), target),
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a slice in Arrow batches of about 1 MB. Records that moved since the plan are read from
-        their new place, except under a pin.
+        their new place.
 
         Raises OffsetOutOfRangeError and OffsetGapError for missing offsets. With ``failOnDataLoss=false`` they are
-        skipped and counted in a warning. Raises NotFoundError for an object whose pin has expired, CorruptionError, and
-        ConfigError for a null in a column that is NOT NULL.
+        skipped and counted in a warning. Raises CorruptionError, and ConfigError for a null in a column that is NOT
+        NULL.
         """
         if not isinstance(partition, Slice):  # a query without slices is one call with an empty partition
             return
@@ -118,26 +110,6 @@ class SliceReader:
                     yield from _decoded(decoder, hidden, batches)
         finally:
             sources.close()
-
-    def _cuts(self, rows: Sequence[tuple[PartitionSlice, Row]], target: int) -> Cuts:
-        """Return offsets at which to cut large segments, by (partition, base offset), about ``target`` bytes apart.
-
-        ``rows``: the segments to cut. Their offset indexes are fetched concurrently. A segment that was rewritten since
-        the plan is left out.
-        """
-        store = self.store()
-        if store is None or not rows:
-            return {}
-
-        def cuts_at(piece: PartitionSlice, row: Row) -> list[int] | None:
-            index = drive(store, offset_index_of(piece.tp, piece.topic_id, row))
-            return cuts_of(index.entries, target) if index is not None else None
-
-        with planning_pool("indexes") as pool:
-            found = pool.map(cuts_at, *zip(*rows, strict=True))
-            return {
-                (piece.tp, row.base): cuts for (piece, row), cuts in zip(rows, found, strict=True) if cuts is not None
-            }
 
     def store(self) -> Store | None:
         """Return this process's store for the options; None for a local tier alone.
@@ -218,23 +190,18 @@ class PinnedPiece:
         self._runner = Runner(sources.store)
         self._at = piece.start
         self._missing_until = piece.start
-        self._pin = SharedPin(piece.pin, str(piece.tp)) if piece.pin else None
-        self._gone: SegmentGone | None = None
 
     def stretches(self) -> Iterator[tuple[int, Batches]]:
         """Yield (first wanted offset, batches from there on). Consume the batches before the next pair is requested.
 
         The first pair has the planned bytes. Later pairs have records that moved since the plan, from their new place.
         Raises OffsetOutOfRangeError for offsets that are gone, OffsetGapError for offsets in neither tier,
-        CorruptionError for a missing object that is still named, NotFoundError for one whose pin had expired, and the
-        errors of the tiers.
+        CorruptionError for a missing object that is still named, and the errors of the tiers.
         """
         yield self._at, self._as_planned()
         if self._at >= self._piece.end:
             return
         stream = self._reopened()
-        if self._pin is not None and self._gone is not None and stream is not None:
-            raise self._missing_object_error(self._pin, self._gone)
         while self._at < self._piece.end:
             if stream is not None:
                 yield self._at, self._elsewhere(stream)
@@ -268,37 +235,14 @@ class PinnedPiece:
                 f"{piece.tp}: the task has a range in the bucket, but no store to read it", hint="give the option path"
             )
         reader = SegmentReader(piece.tp, UUID(piece.topic_id))
-        keep = self._pin.keep if self._pin is not None else None
-        steps = reader.read(
-            StreamPosition(self._at), piece.rows_from, piece.end, run_shape=lambda run: iter((run,)), keep=keep
-        )
+        steps = reader.read(StreamPosition(self._at), piece.rows_from, piece.end, run_shape=lambda run: iter((run,)))
         try:
             for found in drive_stream(self._sources.store, steps):
                 yield found
                 self._at = max(self._at, (found if isinstance(found, BatchRun) else found[0]).next_offset)
-        except SegmentGone as gone:
-            self._gone = gone
+        except SegmentGone:
             return
         self._at = piece.end
-
-    def _missing_object_error(self, pin: SharedPin, gone: SegmentGone) -> NotFoundError | CorruptionError:
-        """Return the error for a missing object that the pin of this query protects.
-
-        NotFoundError if the pin has expired or was deleted, otherwise CorruptionError.
-        """
-        self._runner.run(pin.check())
-        what = f"{self._piece.tp}: {gone.key}, which this DataFrame was planned with, is gone"
-        if pin.lost:
-            return NotFoundError(
-                f"{what}: its pin {pin.key} has expired or was deleted",
-                hint="load again; a pin expires six hours after its last renewal, a snapshot (asOf) never",
-            )
-        return CorruptionError(
-            f"{what}, although its pin {pin.key} was valid at the last check",
-            path_or_key=gone.key,
-            offset=self._at,
-            hint=f"run `tiered check {self._piece.tp.topic}`, and find out which lifecycle rule deletes objects",
-        )
 
     # -- elsewhere -----------------------------------------------------------------------------------------------
 

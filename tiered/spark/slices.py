@@ -1,8 +1,8 @@
-"""Slices of resolved ranges, one Spark task each. Pure: indexes are fetched before.
+"""Slices of resolved ranges, one Spark task each. Pure.
 
 A slice pins what it reads: rows of one root version, so that a retried or speculative task reads the same bytes. It has
 one or more pieces. Small neighbours share a task, because a task itself costs about 70 ms. A segment larger than a
-slice is cut after batches that its offset index names::
+slice is cut at evenly spaced offsets. Two slices then read the batch at the cut, and each keeps its own records::
 
     pieces ── _parts ──> parts of one segment each ── _join ──> groups ── _spread ──> groups ── _slice ──> slices
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,11 +24,6 @@ from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.read import SegmentRange, Tier
 from tiered.spark.options import MAX_SLICES
 from tiered.store.base import Steps
-
-Entries = Sequence[tuple[int, int]]
-"""Offset index: (last offset of a batch, byte where it begins)."""
-Cuts = Mapping[tuple[TopicPartition, int], Sequence[int]]
-"""Offsets at which large segments are cut, by partition and base offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +49,7 @@ class PartitionSlice:
 
     ``size_bytes``: estimated size of these records. ``rows``: their remote segments (none for the local tier).
     ``aborted``: transactions that ``read_committed`` hides. ``root_version``: version of the planned root, 0 without
-    one. ``pin``: key of the pin in the bucket that protects this version, empty without one.
+    one.
     """
 
     tp: TopicPartition
@@ -66,14 +61,13 @@ class PartitionSlice:
     rows: tuple[Row, ...] = ()
     aborted: tuple[AbortedTxn, ...] = ()
     root_version: int = 0
-    pin: str = ""
 
     def part(
         self, start: int, end: int, size_bytes: int, *, rows: tuple[Row, ...], aborted: tuple[AbortedTxn, ...]
     ) -> PartitionSlice:
         """Return the part with these offsets. ``replace`` would be slower, and there are many parts."""
         whole = self.tp, self.topic_id, self.tier
-        return PartitionSlice(*whole, start, end, size_bytes, rows, aborted, self.root_version, self.pin)
+        return PartitionSlice(*whole, start, end, size_bytes, rows, aborted, self.root_version)
 
     def rows_from(self, offset: int) -> Steps[PlannedRows]:
         """Return the piece's segments from the one that contains ``offset`` on, for a reader."""
@@ -117,76 +111,23 @@ def target_bytes(pieces: Iterable[PartitionSlice], slice_bytes: int, min_partiti
     return max(1, min(slice_bytes, -(-total // min_partitions)))
 
 
-def rows_to_cut(pieces: Iterable[PartitionSlice], target: int) -> list[tuple[PartitionSlice, Row]]:
-    """Return (piece, segment) for each segment with more than ``target`` wanted bytes, the size of a slice.
-
-    The offset indexes of these segments are needed to cut them.
-    """
-    return [
-        (piece, segment.row)
-        for piece in pieces
-        for segment in piece.segments_from(piece.start)
-        if _share(segment) > target
-    ]
-
-
-def cuts_of(index: Entries, target: int) -> list[int]:
-    """Return offsets at which a segment can be cut, about ``target`` bytes apart. ``index``: its offset index.
-
-    Each is the first offset after a batch, so that no batch is cut.
-    """
-    cuts: list[int] = []
-    since = 0
-    for offset, position in index:
-        if position - since >= target:
-            cuts.append(offset + 1)
-            since = position
-    return cuts
-
-
-def filled_segment(index: Entries, wanted: SegmentRange, most: int) -> tuple[int, int]:
-    """Return the exclusive end offset that at most ``most`` bytes of ``wanted`` reach, and the number of these bytes.
-
-    Batches between two entries of the index count as one. If not even the first of them fit, records count as equally
-    large.
-    """
-    row = wanted.row
-    began = max((position for last, position in index if last < wanted.start), default=0)
-    ends = [last + 1 for last, _ in index] + [row.next]
-    behind = [position for _, position in index[1:]] + [row.size] * min(len(index), 1) + [row.size]
-    at, used = wanted.start, 0
-    for end, position in zip(ends, behind, strict=True):
-        reached, size = min(end, wanted.end), position - began
-        if reached <= wanted.start:
-            continue
-        if size > most:
-            return (at, used) if used else (at + (reached - at) * most // size, most)
-        at, used = reached, size
-        if at == wanted.end:
-            break
-    return at, used
-
-
 def cut_slices(
     pieces: Iterable[PartitionSlice],
     *,
     slice_bytes: int,
     min_partitions: int = 1,
     max_records: int | None = None,
-    cuts: Cuts | None = None,
     max_slices: int = MAX_SLICES,
 ) -> list[Slice]:
     """Return slices of about ``slice_bytes`` and at most ``max_records`` offsets, each wanted offset in exactly one.
 
     There are at least ``min_partitions`` slices, if there are as many offsets.
 
-    Slices are in the order of the pieces, which is that of offsets. ``cuts``: where to cut large segments. A segment
-    without cuts is cut at evenly spaced offsets, where two slices read the same batch. Raises ConfigError for more than
-    ``max_slices``.
+    Slices are in the order of the pieces, which is that of offsets. Raises ConfigError for more than ``max_slices``.
     """
     pieces = [piece for piece in pieces if piece.start < piece.end]
     target = target_bytes(pieces, slice_bytes, min_partitions)
-    parts = (part for piece in pieces for part in _parts(piece, target, max_records, cuts or {}))
+    parts = (part for piece in pieces for part in _parts(piece, target, max_records))
     groups: list[list[_SlicePart]] = []
     for group in _join(parts, target, max_records):
         if len(groups) == max_slices:
@@ -207,21 +148,15 @@ def _share(segment: SegmentRange) -> int:
     return row.size * (segment.end - segment.start) // (row.next - row.base)
 
 
-def _parts(piece: PartitionSlice, target: int, max_records: int | None, cuts: Cuts) -> Iterator[_SlicePart]:
+def _parts(piece: PartitionSlice, target: int, max_records: int | None) -> Iterator[_SlicePart]:
     """Yield the piece in parts of at most one segment each, with large segments cut further."""
     if piece.tier is Tier.LOCAL:
-        whole = _SlicePart(piece, piece.start, piece.end, piece.size_bytes, None)
+        wholes: Iterable[_SlicePart] = [_SlicePart(piece, piece.start, piece.end, piece.size_bytes, None)]
+    else:
+        segments = piece.segments_from(piece.start)
+        wholes = (_SlicePart(piece, each.start, each.end, _share(each), each.row) for each in segments)
+    for whole in wholes:
         yield from _evenly(whole, _count(whole, target, max_records))
-        return
-    for segment in piece.segments_from(piece.start):
-        share = _share(segment)
-        whole = _SlicePart(piece, segment.start, segment.end, share, segment.row)
-        at = cuts.get((piece.tp, segment.row.base)) if share > target else None
-        if at is None:
-            yield from _evenly(whole, _count(whole, target, max_records))
-        else:
-            for part in _cut_at(whole, at):
-                yield from _evenly(part, _count(part, part.size_bytes or 1, max_records))
 
 
 def _count(part: _SlicePart, target: int, max_records: int | None) -> int:

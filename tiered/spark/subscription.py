@@ -6,8 +6,6 @@ so that the next read of it is a conditional GET. The list of topics is refreshe
 
 from __future__ import annotations
 
-import contextlib
-import difflib
 import itertools
 import logging
 import re
@@ -31,7 +29,6 @@ from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
 from tiered.read.topic import PartitionStream
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import ByteCache
-from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import Past
@@ -39,7 +36,6 @@ from tiered.remote.topics import (
     TopicEntry,
     check_entry,
     confirm_topic,
-    list_topic_names,
     list_topics,
     load_topic_to_read,
 )
@@ -70,10 +66,7 @@ class ChosenTopic:
 
 @dataclass(frozen=True, slots=True)
 class PinnedPartition:
-    """One chosen partition, with both tiers. Its catalog stays the version that was read, until a refresh.
-
-    ``pin``: lease that protects this version in the bucket, None if none is wanted.
-    """
+    """One chosen partition, with both tiers. Its catalog stays the version that was read, until a refresh."""
 
     tp: TopicPartition
     topic_id: str
@@ -81,25 +74,11 @@ class PinnedPartition:
     remote: RemotePartition | None
     stream: PartitionStream
     runner: Runner
-    cache: ByteCache
-    pin: Pin | None = None
 
     @property
     def pinned(self) -> CatalogView | None:
         """Return the catalog in use, read by the first call; None without a remote tier or root."""
         return self.runner.run(self.remote.snapshot()) if self.remote is not None else None
-
-    def hold(self) -> str:
-        """Protect the pinned version from garbage collection by a pin in the bucket. Return its key; ``""`` if no pin
-        is wanted.
-
-        The pin expires by age, because a driver does not learn when its query ends. Raises RemotePermissionError (the
-        role may not write ``pin/``), RemoteUnavailableError, and the errors of reading the root.
-        """
-        if self.remote is None or self.pin is None:
-            return ""
-        self.runner.run(self.remote.hold())
-        return self.pin.key
 
     def aborted_txns(self, start: int, end: int, pool: Executor) -> tuple[AbortedTxn, ...]:
         """Return aborted transactions with offsets in ``start`` to ``end`` (exclusive), over both tiers.
@@ -190,19 +169,18 @@ class Subscription:
 
     def _open(self, tp: TopicPartition, topic: ChosenTopic) -> PinnedPartition:
         store, as_of, on_disk = self._store, self._options.as_of, self._on_disk.get(tp)
-        remote = pin = None
+        remote = None
         if store is not None and topic.registered:
             known = replace(self._known.get(tp, NOTHING_KNOWN), made=tp.partition < topic.made)
             topic_id = UUID(topic.topic_id)
             past = Past(RootView(topic_id, tp.partition, tp.topic, known), as_of) if as_of is not None else None
-            pin = Pin(tp.topic, topic_id, tp.partition, set()) if self._options.pin else None
-            remote = RemotePartition(tp, topic_id, cache=self._cache, known=known, past=past, pin=pin)
+            remote = RemotePartition(tp, topic_id, cache=self._cache, known=known, past=past)
         if self._local is not None and on_disk is None:
             check = self._local.check_absent if remote is None else self._local.check_gone
             check(tp, UUID(topic.topic_id))
         runner = Runner(store)
         stream = PartitionStream.open(tp, local=on_disk, remote=remote, runner=runner)
-        return PinnedPartition(tp, topic.topic_id, on_disk, remote, stream, runner, self._cache, pin)
+        return PinnedPartition(tp, topic.topic_id, on_disk, remote, stream, runner)
 
     def close(self) -> None:
         """Close the local log directory."""
@@ -247,13 +225,6 @@ def _registered(options: ReadOptions, store: Store | None) -> dict[str, TopicEnt
         return {entry.name: entry for entry in entries if entry is not None}
 
 
-def _names(store: Store | None) -> list[str]:
-    """Return the names of all registered topics, to suggest one; none without a store or if they cannot be listed."""
-    with contextlib.suppress(TieredError):
-        return [] if store is None else drive(store, list_topic_names())
-    return []
-
-
 def _chosen_topics(
     options: ReadOptions, store: Store | None, local: LogView | None, known: Mapping[TopicPartition, RootLowerBounds]
 ) -> list[ChosenTopic]:
@@ -273,9 +244,7 @@ def _chosen_topics(
             check_entry(name, entry, {tp.partition: k for tp, k in known.items() if tp.topic == name}, where=store.url)
         if entry is None and info is None:
             where = " and ".join(place for place in (options.path, options.local_dir) if place)
-            near = difflib.get_close_matches(name, {*on_disk, *_names(store)}, 1)
-            hint = f"did you mean {near[0]}?" if near else "correct subscribe or path"
-            raise UnknownTopicError(f"there is no topic {name} in {where}", hint=hint)
+            raise UnknownTopicError(f"there is no topic {name} in {where}", hint="`tiered topic list` names the topics")
         if entry is not None and info is not None and entry.topic_id != info.topic_id:
             raise ConfigError(
                 f"topic {name} has id {info.topic_id} in {options.local_dir}, but {entry.topic_id} in {options.path}",

@@ -42,7 +42,7 @@ variable "trusted" {
 }
 
 variable "reader_pins" {
-  description = "Let readers and Spark pin what they read (long Spark queries), so that collection waits for them: write access to pin/ objects only."
+  description = "Let readers pin what they read, so that collection waits for them: write access to pin/ objects only."
   type        = bool
   default     = false
 }

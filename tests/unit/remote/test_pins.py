@@ -18,7 +18,7 @@ from tiered.format.keys import index_key, partition_prefix, pin_key, segment_key
 from tiered.plan.maintenance import PIN_MS, MaintenanceKind
 from tiered.remote.gc.orphans import Swept
 from tiered.remote.maintain import ActionResult
-from tiered.remote.pins import PIN_TRIES, RENEW_AGAIN_MS, RENEW_MS, Pin, SharedPin, read_pin, read_pins
+from tiered.remote.pins import PIN_TRIES, RENEW_AGAIN_MS, RENEW_MS, Pin, read_pin, read_pins
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past
 from tiered.store.base import (
@@ -305,114 +305,20 @@ def test_a_pin_holds_an_older_version_when_its_snapshot_is_deleted(bucket: Bucke
 
 
 def test_a_sweep_takes_pins_that_expired_and_no_others(bucket: Bucket) -> None:
-    first = shared(bucket)
+    first = bucket.face().read_batches(0)
+    next(first)
+    first.close()
+    (stale,) = bucket.objects("pin/")
     bucket.clock.advance(PIN_MS / 1000)
     second = bucket.face().read_batches(0)
     next(second)
     second.close()
-    (later,) = bucket.objects("pin/") - {first.key}
+    (later,) = bucket.objects("pin/") - {stale}
     bucket.clock.advance(1)
     assert bucket.sweep(delete=False).failed == []
-    assert bucket.objects("pin/") == {first.key, later}
+    assert bucket.objects("pin/") == {stale, later}
     assert bucket.sweep(delete=True).failed == []
     assert bucket.objects("pin/") == {later}
-
-
-# -- a pin that one process makes and others keep ----------------------------------------------------------------------
-
-
-def shared(bucket: Bucket) -> SharedPin:
-    """As a task gets it: made by a driver that is gone."""
-    reading = bucket.face().read_batches(0)
-    next(reading)
-    reading.close()
-    (key,) = bucket.objects("pin/")
-    bucket.store.requests.clear()
-    return SharedPin(key, "flights-0")
-
-
-def keep(bucket: Bucket, pin: SharedPin) -> list[type[StoreRequest]]:
-    """The requests that it takes."""
-    before = len(bucket.store.requests)
-    drive(bucket.store, pin.keep(), clock=bucket.clock, ids=bucket.log.ids)
-    return [type(request) for request in bucket.store.requests[before:]]
-
-
-def test_tasks_look_at_a_shared_pin_once_and_renew_it_when_it_is_old(bucket: Bucket) -> None:
-    pin = shared(bucket)
-    assert (keep(bucket, pin), keep(bucket, pin)) == ([Get], [])
-    bucket.clock.advance(RENEW_MS / 1000 - 1)
-    assert keep(bucket, pin) == []
-    bucket.clock.advance(1)
-    assert keep(bucket, pin) == [Get, Put]
-    assert version_of(bucket.pin_puts()[-1]) == bucket.version
-    assert keep(bucket, SharedPin(pin.key, "another task")) == [Get]
-    assert not pin.lost
-
-
-def test_a_shared_pin_that_nobody_kept_is_lost_and_not_revived(
-    bucket: Bucket, caplog: pytest.LogCaptureFixture
-) -> None:
-    pin = shared(bucket)
-    other = SharedPin(pin.key, "another task")
-    bucket.clock.advance(PIN_MS / 1000 + 1)
-    assert keep(bucket, pin) == [Get]
-    assert pin.lost
-    assert keep(bucket, pin) == []
-    bucket.store.inner.execute(Delete((pin.key,)))
-    assert keep(bucket, other) == [Get]
-    assert other.lost
-    assert "reason=it was not renewed for 6 hours" in caplog.text
-    assert "reason=it is gone" in caplog.text
-
-
-@pytest.mark.parametrize(("took", "lost"), [(RENEW_MS, False), (PIN_MS - RENEW_MS + 1000, True)])
-def test_a_renewal_that_took_too_long_holds_nothing_for_sure(bucket: Bucket, took: int, lost: bool) -> None:
-    pin = shared(bucket)
-    bucket.clock.advance(RENEW_MS / 1000)
-
-    def slowly(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
-        if isinstance(request, Put):
-            bucket.clock.advance(took / 1000)
-        return carry_out()
-
-    bucket.store.answer = slowly
-    drive(bucket.store, pin.keep(), clock=bucket.clock, ids=bucket.log.ids)
-    assert pin.lost == lost
-
-
-def test_of_two_tasks_that_renew_at_once_one_looks_again_soon(bucket: Bucket) -> None:
-    pin, other = shared(bucket), None
-    bucket.clock.advance(RENEW_MS / 1000)
-
-    def after_another(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
-        nonlocal other
-        if isinstance(request, Put) and other is None:
-            other = SharedPin(pin.key, "another task")
-            assert keep(bucket, other) == [Get, Put]
-        return carry_out()
-
-    bucket.store.answer = after_another
-    keep(bucket, pin)
-    assert keep(bucket, pin) == []
-    bucket.clock.advance(RENEW_AGAIN_MS / 1000)
-    assert keep(bucket, pin) == [Get]
-    assert not pin.lost
-
-
-def test_a_shared_pin_that_cannot_be_looked_at_is_tried_again(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
-    pin = shared(bucket)
-
-    def down(_: StoreRequest, __: Callable[[], Outcome]) -> Outcome:
-        raise RemotePermissionError("denied", operation="GetObject", resource=pin.key)
-
-    bucket.store.answer = down
-    assert keep(bucket, pin) == [Get]
-    assert not pin.lost
-    assert "pin_not_renewed partition=flights-0" in caplog.text
-    bucket.store.answer = None
-    bucket.clock.advance(RENEW_AGAIN_MS / 1000)
-    assert keep(bucket, pin) == [Get]
 
 
 def test_a_pin_in_the_place_of_another_is_damage_until_it_is_old(bucket: Bucket) -> None:
