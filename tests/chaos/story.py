@@ -234,7 +234,7 @@ class Story:
         for host in self._displaced:
             self.report.promises += ledger.check_host(host, content, displaced=True)
         self.report.seen = ledger.check_seen(self.folder.glob("reader-*.notes"), content)
-        self._check("--read-data", "--orphans")
+        self._check("--read-data")
         for host in self._hosts.values():
             self._check(log_dir=host.directory)
         self._restore(content)

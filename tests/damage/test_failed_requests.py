@@ -115,7 +115,7 @@ def sync_with(fault: Fault, home: Path) -> bool:
         append()
         log.sync(timeout=60)
         assert read() == values
-    report = check(home, inner, CheckOptions(read_data=True, orphans=True))
+    report = check(home, inner, CheckOptions(read_data=True))
     assert [str(each) for each in report.findings if each.severity is not Severity.INFO] == []
     return bool(faulty.fired)
 

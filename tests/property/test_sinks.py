@@ -160,7 +160,7 @@ def test_each_batch_is_there_once_in_order_and_nothing_else_in_the_end(number: i
             assert {each[2] for each in mine} <= {str(partition)}
     committed = {value.split()[0] + value.split()[1] for p in range(PARTITIONS) for value in said(store, p)}
     assert committed == {f"{stream.name}{batch}" for stream in streams for batch in range(BATCHES)}
-    report = check(None, store, CheckOptions(read_data=True, orphans=True))
+    report = check(None, store, CheckOptions(read_data=True))
     assert [str(finding) for finding in report.findings] == []
     left = [key for key in store.all_keys() if key.startswith("txn/")]
     assert len(left) <= len(streams) * 3

@@ -88,8 +88,6 @@ def check(
     *,
     read_data: bool = False,
     subset: tuple[int, int] | None = None,
-    orphans: bool = False,
-    pin: bool = True,
     progress: Progress | None = None,
     on_finding: OnFinding | None = None,
     **s3: Unpack[S3Keywords],
@@ -100,8 +98,6 @@ def check(
         topics: names of topics; empty: all.
         read_data: read every byte of the bucket, and decode every record of both tiers.
         subset: (n, m) reads only the n-th of m parts of the bucket.
-        orphans: list objects that no catalog names.
-        pin: keep garbage collection from deleting segments before they are read.
         progress: called with (bytes read, bytes in all or 0, partition).
         on_finding: called with each finding at once.
 
@@ -111,7 +107,7 @@ def check(
         UnknownTopicError: no such topic.
         RemoteUnavailableError: the store does not answer, so there is no report.
     """
-    options = CheckOptions((topics,) if isinstance(topics, str) else tuple(topics), read_data, orphans, subset, pin)
+    options = CheckOptions((topics,) if isinstance(topics, str) else tuple(topics), read_data, subset)
     directory = arguments.path_or_none("log_dir", log_dir)
     with _runner(remote, s3) as runner:
         url = None if runner.store is None else runner.store.url

@@ -65,8 +65,6 @@ async def check(
     *,
     read_data: bool = False,
     subset: tuple[int, int] | None = None,
-    orphans: bool = False,
-    pin: bool = True,
     progress: Progress | None = None,
     on_finding: OnFinding | None = None,
     **s3: Unpack[S3Keywords],
@@ -74,13 +72,12 @@ async def check(
     """Check a log directory, a bucket or both. Changes nothing.
 
     ``topics`` empty: all. ``read_data``: read every byte of the bucket, and decode every record. ``subset``: (n, m)
-    reads only the n-th of m parts of the bucket. ``orphans``: list objects that no catalog names. ``pin``: keep garbage
-    collection from deleting segments before they are read. ``progress``: called with (bytes read, bytes in all or 0,
-    partition). ``on_finding``: called with each finding at once. Raises NotFoundError for a missing directory or
-    bucket, UnknownTopicError, ConfigError for a wrong ``subset`` or if neither place is given, and
-    RemoteUnavailableError if the store does not answer.
+    reads only the n-th of m parts of the bucket. ``progress``: called with (bytes read, bytes in all or 0, partition).
+    ``on_finding``: called with each finding at once. Raises NotFoundError for a missing directory or bucket,
+    UnknownTopicError, ConfigError for a wrong ``subset`` or if neither place is given, and RemoteUnavailableError if
+    the store does not answer.
     """
-    options = CheckOptions((topics,) if isinstance(topics, str) else tuple(topics), read_data, orphans, subset, pin)
+    options = CheckOptions((topics,) if isinstance(topics, str) else tuple(topics), read_data, subset)
     directory = arguments.path_or_none("log_dir", log_dir)
     async with _runner(remote, s3) as runner:
         url = None if runner.store is None else runner.store.url

@@ -7,9 +7,8 @@
     bucket ── root, invariants, objects, bundles ─────┘
               (read_data: every byte)   where both hold a segment: the same bytes
 
-Nothing is changed. ``read_data`` makes one small object below ``pin/`` while it reads a partition, and deletes it. It
-also decodes every record of both tiers: a right CRC only proves that the bytes are those written. The invariants of a
-root are those that every commit checks (``plan.invariants``).
+Nothing is changed. ``read_data`` also decodes every record of both tiers: a right CRC only proves that the bytes are
+those written. The invariants of a root are those that every commit checks (``plan.invariants``).
 
 ``read_data`` of a bucket can be spread over many machines: the registry on one, parts of partitions on all. Each
 segment is in exactly one :class:`CheckPart`, judged by the same code. The state of producers before a part is rebuilt
@@ -20,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,23 +62,20 @@ UNVERSIONED = "null"
 VERSION_DAYS = 30
 """Days for which the bucket of ``terraform/modules/bucket`` keeps old versions of segments."""
 EVERYTHING = Reading(data=True)
-"""Reading of every byte, under a pin."""
+"""Reading of every byte."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """Scope of a check. ``topics`` empty: all. ``orphans``: also list objects that no catalog names.
+    """Scope of a check. ``topics`` empty: all.
 
     ``read_data``: read every byte of the bucket, and decode every record of both tiers. ``subset`` (n, m): read only
-    the n-th of m parts of the bucket, which together are all of it. ``pin``: keep garbage collection from deleting
-    segments that ``read_data`` will read. A role without the right to pin reads unpinned.
+    the n-th of m parts of the bucket, which together are all of it.
     """
 
     topics: tuple[str, ...] = ()
     read_data: bool = False
-    orphans: bool = False
     subset: tuple[int, int] | None = None
-    pin: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,6 @@ class CheckReport:
 
     ``unchecked``: number of objects without a checksum in the store; only ``read_data`` checks their bytes. ``newer``:
     number of errors about objects of a newer release. ``denied``: number of errors about missing rights of this user.
-    ``archived``: number of segments, by storage class, that must be restored from an archive before they can be read.
     """
 
     findings: tuple[Finding, ...]
@@ -104,7 +99,6 @@ class CheckReport:
     warnings: int
     newer: int = 0
     denied: int = 0
-    archived: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         verdict = f"{self.errors} errors, {self.warnings} warnings" if self.exit_code else "OK"
@@ -154,7 +148,7 @@ def check_steps(log_dir: Path | None, url: str | None, options: CheckOptions, fi
         local = yield from run.local(log_dir, files)
     remote = RemoteFacts()
     if url is not None:
-        yield from run.remote(url, local, remote, Reading(options.read_data, options.subset, options.pin))
+        yield from run.remote(url, local, remote, Reading(options.read_data, options.subset))
     return run.report(local, remote)
 
 
@@ -206,7 +200,7 @@ class CheckRun:
             for partition in range(entry.partitions):
                 tp = TopicPartition(entry.name, partition)
                 check = RemoteCheck(tp, entry, facts, local.partitions.get(tp), self.emit_all)
-                yield from check.run(reading, orphans=self.options.orphans)
+                yield from check.run(reading)
 
     def registry(self, url: str, local: LocalFacts) -> Steps[list[TopicEntry]]:
         """Return the readable registry entries of the chosen topics.
@@ -281,7 +275,6 @@ class CheckRun:
             warnings=self.counts[Severity.WARNING],
             newer=self.newer,
             denied=self.denied,
-            archived=dict(remote.archived),
         )
 
     def _entry(self, topic: str) -> Steps[TopicEntry | None]:
@@ -403,15 +396,15 @@ def _cut(whole: CheckPart, least_bytes: int) -> Steps[list[CheckPart]]:
     return parts or [whole]
 
 
-def part_steps(part: CheckPart, reading: Reading = EVERYTHING, *, orphans: bool = False) -> Steps[CheckReport]:
+def part_steps(part: CheckPart, reading: Reading = EVERYTHING) -> Steps[CheckReport]:
     """Check the segments of a part by the newest root. Return the report, and emit its findings.
 
     ``reading``: the segments of which every byte is read. The part with the root also checks snapshots, pins and
-    copies of its partition. With ``orphans`` it lists orphans, too.
+    copies of its partition.
     """
     run, facts = CheckRun(CheckOptions(read_data=True)), RemoteFacts()
     check = _check(part, facts, run.emit_all)
-    yield from check.run(reading, part.start, part.end, with_root=part.with_root, orphans=orphans)
+    yield from check.run(reading, part.start, part.end, with_root=part.with_root)
     return run.report(LocalFacts(), facts)
 
 
@@ -424,7 +417,6 @@ def joined(registry: CheckReport, parts: Iterable[CheckReport]) -> CheckReport:
         facts.size_bytes += part.remote_bytes
         facts.unchecked += part.unchecked
         facts.data_bytes_read += part.data_bytes_read
-        facts.archived.update(part.archived)
     return dataclasses.replace(run.report(LocalFacts(), facts), partitions=registry.partitions)
 
 

@@ -177,7 +177,6 @@ class LocalCheck:
     facts: LocalFacts = field(default_factory=LocalFacts, init=False)
     _clean: bool = field(default=False, init=False)
     _unread: set[Path] = field(default_factory=set, init=False)
-    _uncleaned: set[TopicPartition] = field(default_factory=set, init=False)
 
     def run(self) -> Iterator[Seen]:
         """Check partition by partition. Yield findings and progress after each file or piece. Fill ``facts``."""
@@ -187,12 +186,8 @@ class LocalCheck:
         small = read_small_files(self.directory, self.files)
         uploads, claims = small.uploads, small.claims
         directories = self._partition_directories(root)
-        gone = [*self._gone(uploads, claims)]
-        yield [*small.findings, *root.items, *gone]
+        yield [*small.findings, *root.items, *self._gone(uploads, claims)]
         starts, points = self._offsets(LOG_START_NAME), self._offsets(RECOVERY_POINT_NAME)
-        reported = {TopicPartition(found.topic, found.partition) for found in gone}
-        directories = sorted([*directories, *self._emptied(points, {*dict(directories), *reported})])
-        self._uncleaned = self._broker_has_not_cleaned([tp for tp, _ in directories])
         for tp, path in directories:
             partition = PartitionFacts(tp, upload=uploads.get(tp), proof=claims.get(tp))
             self.facts.partitions[tp] = partition
@@ -221,19 +216,6 @@ class LocalCheck:
                 found.append((folder.tp, self.directory / folder.name))
         return sorted(found)
 
-    def _emptied(
-        self, points: Mapping[TopicPartition, int], seen: Collection[TopicPartition]
-    ) -> Iterator[tuple[TopicPartition, Path]]:
-        """Yield directories without a log file, where a broker's checkpoint names flushed records.
-
-        ``points``: flushed end offset by partition. ``seen``: partitions that are found or reported already.
-        """
-        for tp, point in points.items():
-            path = self.directory / partition_dir(tp)
-            chosen = not self.topics or tp.topic in self.topics
-            if point > 0 and chosen and tp not in seen and self.files.is_directory(path):
-                yield tp, path
-
     def _gone(
         self, uploads: Mapping[TopicPartition, PartitionUpload], claims: Collection[TopicPartition]
     ) -> Iterator[Finding]:
@@ -244,14 +226,6 @@ class LocalCheck:
             advice = gone_text(self.directory, tp, end, tiered=tp in uploads or tp in claims)
             found.error("partition_gone", f"the directory is gone or has no .log file; {advice}")
             yield from found.about(*tp)
-
-    def _broker_has_not_cleaned(self, tps: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return the partitions of a broker's topics that its cleaner's checkpoint does not name."""
-        topics = _read(Findings(""), "topics_file", partial(expected_topics, self.directory, self.files))
-        if topics is None:
-            return set()
-        theirs = {tp for tp in tps if tp.topic not in topics or topics[tp.topic].adopted}
-        return theirs - self._offsets(CLEANER_NAME).keys()
 
     def _offsets(self, name: str) -> Mapping[TopicPartition, int]:
         """Return the offsets of a checkpoint; none if it cannot be read, which is reported elsewhere."""
@@ -317,7 +291,7 @@ class LocalCheck:
                 yield [*segment.about(*facts.tp)]
                 before = None  # its offsets are unknown: the next segment makes no gap
                 continue
-            self._follows(before, scan, segment, facts.tp, sparse=self._leaves_out(path, facts.tp.topic))
+            self._follows(before, scan, segment, sparse=self._leaves_out(path, facts.tp.topic))
             before = scan
             facts.whole &= not any(item.severity is Severity.ERROR for item in segment.items)
             facts.end_offset = max(facts.end_offset, scan.end_offset)
@@ -348,7 +322,6 @@ class LocalCheck:
                 findings.error("leader_epochs", f"leader epoch {after.epoch} begins at or before epoch {before.epoch}")
 
     def _stray_files(self, path: Path, files: list[LocalFile], bases: set[int], findings: Findings) -> None:
-        leaving = {file.base for file in files if (file.suffix, file.work) == (LOG_SUFFIX, DELETED_SUFFIX)}
         for file in files:
             severity, code, what = Severity.WARNING, "orphan_index", "has no .log beside it; the next open removes it"
             if file.work == DELETED_SUFFIX:
@@ -357,15 +330,7 @@ class LocalCheck:
                 code, what = "unfinished_rewrite", "was left by a rewrite; the next open settles it"
             elif file.suffix in (LOG_SUFFIX, SNAPSHOT_SUFFIX) or file.base in bases:
                 continue
-            elif file.suffix == TIME_INDEX_SUFFIX and file.base not in leaving and self._size(path, file):
-                # A deletion takes the .log first, and unlinks it last: only one that was killed twice leaves this.
-                code, what = "log_gone", "names records, and has no .log beside it: unless they were deleted, put it"
-                what += " back before anybody opens the log for writing, which removes what is left of them"
             findings.add(severity, code, f"{local_name(file.base, file.suffix, file.work)} {what}")
-
-    def _size(self, path: Path, file: LocalFile) -> int:
-        state = self.files.state(path / local_name(file.base, file.suffix, file.work))
-        return 0 if state is None else state.size
 
     def _segment(
         self, facts: PartitionFacts, path: Path, base: int, findings: Findings, beside: SideFileCheck, *, growing: bool
@@ -394,7 +359,6 @@ class LocalCheck:
             message = f"the file has CRC32C {scan.crc32c:08x}, {noted.crc32c:08x} was sealed"
             findings.error("log_changed", message, offset=base)
         if not growing and scan.size_bytes:
-            self._need_indexes(path, base, findings)
             self._need_right_times(facts.tp.topic, scan, noted, findings)
         facts.segments[base] = SegmentFacts(base, scan.size_bytes, scan.crc32c, not growing)
         self.facts.segments += 1
@@ -410,14 +374,6 @@ class LocalCheck:
         if scan.records and appended_ms >= 0 and not is_believed(scan.max_timestamp, appended_ms, config):
             what = wrong_times_text(scan.base_offset, scan.end_offset, scan.max_timestamp, appended_ms)
             findings.add(Severity.WARNING, "timestamps_not_used", what, offset=scan.base_offset)
-
-    def _need_indexes(self, path: Path, base: int, findings: Findings) -> None:
-        """Report missing indexes of an existing ``.log``. An empty index is right for a segment of few batches."""
-        for code, suffix in (("offset_index_lost", INDEX_SUFFIX), ("time_index_lost", TIME_INDEX_SUFFIX)):
-            name = local_name(base, suffix)
-            if self.files.state(path / name) is None and self.files.state(path / log_name(base)) is not None:
-                what = "reads search the segment; the first one of a log that is open for writing rebuilds it"
-                findings.add(Severity.WARNING, code, f"{name} is gone: {what}", offset=base)
 
     def _side_files(
         self,
@@ -473,15 +429,10 @@ class LocalCheck:
         except LocalIOError:
             return True  # unknown
 
-    def _follows(
-        self, before: LogScan | None, scan: LogScan, findings: Findings, tp: TopicPartition, *, sparse: bool
-    ) -> None:
+    def _follows(self, before: LogScan | None, scan: LogScan, findings: Findings, *, sparse: bool) -> None:
         """Report a segment that begins below the end of the segment ``before``, or after it unless ``sparse``.
 
         ``before``: None for the first segment. ``sparse``: offsets may be missing.
-
-        A broker's topic may be compacted without a sign of it. If its cleaner has not named the partition, and the
-        segments have every offset, a file is probably missing.
         """
         if before is None:
             return
@@ -491,10 +442,6 @@ class LocalCheck:
             findings.error(
                 "log_gap", f"offsets {before.end_offset} to {scan.base_offset} are missing", offset=before.end_offset
             )
-        elif scan.base_offset > before.end_offset and tp in self._uncleaned and _is_dense(before) and _is_dense(scan):
-            what = "the segments around them have every offset, and the broker's cleaner has not named the partition"
-            text = f"offsets {before.end_offset} to {scan.base_offset} are missing: {what}: a .log may be lost"
-            findings.add(Severity.WARNING, "log_gap", text, offset=before.end_offset)
 
     def _optional(self, path: Path, findings: Findings) -> bytes | None:
         """Return the bytes of a side file, empty if missing; None if unreadable, which is a finding."""
@@ -555,8 +502,3 @@ def _refused(found: Findings, refused: LocalIOError) -> None:
     hint = refused.hint or "the disk may be failing: look at the kernel's log, and copy what can still be read"
     denied = isinstance(refused, LocalPermissionError)
     found.add(Severity.ERROR, UNREADABLE, f"{refused.message}: it was not checked; {hint}", denied=denied)
-
-
-def _is_dense(scan: LogScan) -> bool:
-    """Return True if each offset of a segment has a record."""
-    return scan.records == max(0, scan.end_offset - scan.base_offset)

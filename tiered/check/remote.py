@@ -1,8 +1,7 @@
-"""Check of one partition of the bucket: its root, its pages, the objects beside them, and what no root names.
+"""Check of one partition of the bucket: its root, its pages, and the objects beside them.
 
-``segment_check`` looks at the objects of the rows. With ``read_data`` the whole ``.log`` is read under a pin: a
-collection beside it deletes nothing that is still to be read. A role that may not pin reads without. Objects that no
-root names are listed only on request. The listing comes before the root, so that commits in between make no orphan.
+``segment_check`` looks at the objects of the rows. An object or page that a collection deletes meanwhile is no damage:
+the newest root decides.
 
 Each object beside the root must be readable. A pin or a page of garbage that cannot be read stops every collection. A
 root is rebuilt from the newest copy below ``hist/``. The other copies are read with the data. A segment that only a
@@ -12,9 +11,7 @@ snapshot names is compared with its row. Decisions of sinks belong to no partiti
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterable
-from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -30,25 +27,21 @@ from tiered.format.keys import (
     is_pin_key,
     parse_decision_key,
     parse_hist_key,
-    parse_segment_key,
     parse_snap_key,
     partition_prefix,
     positions_key,
     root_key,
-    segment_uid,
     snap_key,
 )
 from tiered.format.page import PageKind
 from tiered.format.root import STATE_DELETING, Root, decode_root
-from tiered.format.rows import NO_ROWS, Rows, Trash
+from tiered.format.rows import Trash
 from tiered.model import TRASH_LIST, Row, TopicPartition
 from tiered.plan.invariants import check_root
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN
-from tiered.plan.sink_commit import passed_batch
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.garbage import page_key_of, trash_page
-from tiered.remote.gc.orphans import drop_named
-from tiered.remote.pins import Pin, live_pins, read_pin, snapshot_hint
+from tiered.remote.pins import live_pins, read_pin, snapshot_hint
 from tiered.remote.positions import load_positions
 from tiered.remote.root_history import find_newest_copy, find_proof_of_root
 from tiered.remote.root_view import RootView, root_get, two_names
@@ -61,13 +54,8 @@ from tiered.store.steps import list_all
 ROWS_TOGETHER = 8
 """Segments whose objects are requested at once; their bundles are in memory at the same time."""
 
-MAX_ORPHANS = 10_000
-"""Limit of listed unreferenced objects of one partition; more are counted."""
-
 KINDS = {"snap/": "snapshot", "pin/": "pin", "hist/": "hist"}
 """Folders of a partition, with the code of a finding about an object in each."""
-
-LOGGER = logging.getLogger("tiered.check")
 
 
 class RemoteCheck:
@@ -91,52 +79,18 @@ class RemoteCheck:
         self._key = root_key(entry.topic_id, tp.partition)
         self._segments = SegmentCheck(tp, entry, facts, local, reporter, newest=self._newest)
 
-    def run(
-        self, reading: Reading, start: int = 0, end: int = MAX_LONG, *, with_root: bool = True, orphans: bool = False
-    ) -> Steps[None]:
+    def run(self, reading: Reading, start: int = 0, end: int = MAX_LONG, *, with_root: bool = True) -> Steps[None]:
         """Check the segments whose base is in ``start`` to ``end`` (exclusive).
 
-        ``reading``: the segments of which every byte is read, under a pin if it says so. ``with_root``: also check the
-        root, its copies, snapshots and pins. ``orphans``: with ``with_root``, also list orphans. Raises the errors of a
-        store that does not answer.
+        ``reading``: the segments of which every byte is read. ``with_root``: also check the root, its copies, snapshots
+        and pins. Raises the errors of a store that does not answer.
         """
         pinned = yield from self.catalog(report=with_root)
         if pinned is not None:
-            yield from self._check_under_pin(pinned, reading, start, end)
+            yield from self.segments(pinned, start, end, reading)
         if with_root:
             view = RootView(self._topic_id, self._tp.partition, self._tp.topic)
             yield from self._report((yield from check_kept(self._tp, view, read_data=reading.data)))
-            if orphans:
-                yield from self._orphans()
-
-    def _check_under_pin(self, pinned: CatalogView, reading: Reading, start: int, end: int) -> Steps[None]:
-        if not (reading.data and reading.pin and self._facts.may_pin and pinned.segments):
-            yield from self.segments(pinned, start, end, reading)
-            return
-        pin = Pin(self._tp.topic, self._topic_id, self._tp.partition, set())
-        try:
-            held = yield from self._hold(pin, pinned)
-            yield from self.segments(held or pinned, start, end, reading, pin if held is not None else None)
-        except TieredError:
-            yield from pin.drop()
-            raise
-        yield from pin.drop()
-
-    def _hold(self, pin: Pin, pinned: CatalogView) -> Steps[CatalogView | None]:
-        """Return the catalog that the pin protects. None: no pin could be made, which is reported.
-
-        An object that vanishes without a pin is damage only if the newest root names it.
-        """
-        try:
-            return (yield from pin.hold(pinned, partial(self._pin, Findings(self._key))))
-        except TieredError as error:
-            self._facts.may_pin = not isinstance(error, RemotePermissionError)  # asked once, not for each partition
-            what = f"read without a pin: {error.message}; what a collection takes meanwhile is reported as removed"
-            found = Findings(self._key)
-            found.add(Severity.INFO, "not_pinned", what)
-            LOGGER.warning("%s is %s (--no-pin asks for none)", self._tp, what)
-            yield from self._report(found.about(*self._tp))
-            return None
 
     def catalog(self, *, report: bool = True) -> Steps[CatalogView | None]:
         """Read the root and return the catalog, None if the root is missing or unusable.
@@ -179,69 +133,37 @@ class RemoteCheck:
         if pinned is not None and (older := newest.contradicts(pinned.root)):
             catalog.error("went_back", f"an older root was put back: {older}; see `{self._repair}`")
 
-    def segments(
-        self, pinned: CatalogView, start: int, end: int, reading: Reading, pin: Pin | None = None
-    ) -> Steps[None]:
+    def segments(self, pinned: CatalogView, start: int, end: int, reading: Reading) -> Steps[None]:
         """Check the segments with bases from ``start`` to ``end`` (exclusive).
 
-        ``reading``: those of which every byte is read. ``pin``: renewed meanwhile, None without one.
+        ``reading``: those of which every byte is read.
         """
         yield from self._segments.start_segment(pinned)
         if reading.data:
             yield from self._segments.follow_up_to(pinned, start)
         at = start
-        while at < end and len(rows := (yield from self._piece(pinned, at))):
+        while at < end:
+            try:
+                rows = yield from pinned.piece(at)
+            except CorruptionError as damage:
+                newest = yield from self._newest()
+                if newest is None or newest.version == pinned.version:
+                    yield from self._lost_page(damage, at)
+                    return
+                pinned = newest  # a collection may have deleted the page, which only the older root names
+                continue
+            if not len(rows):
+                return
             held = [row for row in rows if start <= row.base < end]
             for first in range(0, len(held), ROWS_TOGETHER):
-                if pin is not None:
-                    yield from pin.keep()
                 yield from self._segments.rows(held[first : first + ROWS_TOGETHER], reading)
             at = rows.end_offset
 
-    def _piece(self, pinned: CatalogView, at: int) -> Steps[Rows]:
-        """Return the next rows of the catalog from offset ``at`` on; none if their page is lost or damaged.
-
-        Such a page is reported.
-        """
-        try:
-            return (yield from pinned.piece(at))
-        except CorruptionError as damage:
-            found = Findings(damage.path_or_key)
-            what = f"{damage.message}; what offsets from {max(damage.offset, at)} on are in is not known without it"
-            what += f"; see `{self._repair}`"
-            found.error("page", what, position=damage.position, offset=damage.offset)
-            yield from self._report(found.about(*self._tp))
-            return NO_ROWS
-
-    def _orphans(self) -> Steps[None]:
-        """Report objects of segments that neither the catalog nor its trash names. They are no errors."""
-        listed = yield from list_all(partition_prefix(self._topic_id, self._tp.partition) + "s/")
-        pinned = yield from self._newest()
-        found = Findings(partition_prefix(self._topic_id, self._tp.partition), limit=MAX_ORPHANS)
-        unnamed = {uid: entry.key for entry in listed if (uid := segment_uid(entry.key))}
-        if pinned is not None:
-            try:
-                yield from drop_named(pinned, unnamed)
-            except CorruptionError as damage:
-                what = f"{damage.message}; which objects no catalog names is not known without it"
-                found.add(Severity.WARNING, "orphans_unknown", what, offset=damage.offset)
-                yield from self._report(found.about(*self._tp))
-                return
-        for entry in listed:
-            parsed, uid = parse_segment_key(entry.key), segment_uid(entry.key)
-            code, what = "uncommitted", "not committed: under way, or left by a crash"
-            if not uid:
-                code, what = "foreign_object", "is not named as ours"
-            elif uid not in unnamed:
-                continue
-            elif pinned is None:  # without a root nothing of it may be deleted
-                code, what = "orphan", "there is no root to name it"
-            elif parsed is None:
-                if (batch := passed_batch(pinned.root, uid)) is not None:
-                    code, what = "orphan", f"staged by an attempt at batch {batch[1]} of {batch[0]}, which is committed"
-            elif parsed.name.epoch < pinned.root.roles[parsed.name.role.value].epoch:
-                code, what = "orphan", "an orphan of a dead epoch"
-            found.add(Severity.INFO, code, f"{entry.key} ({entry.size} bytes): {what}")
+    def _lost_page(self, damage: CorruptionError, at: int) -> Steps[None]:
+        found = Findings(damage.path_or_key)
+        what = f"{damage.message}; what offsets from {max(damage.offset, at)} on are in is not known without it"
+        what += f"; see `{self._repair}`"
+        found.error("page", what, position=damage.position, offset=damage.offset)
         yield from self._report(found.about(*self._tp))
 
     def _newest(self) -> Steps[CatalogView | None]:

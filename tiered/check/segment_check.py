@@ -7,9 +7,8 @@ One HEAD and one GET of the index bundle for each segment. The producers are fol
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -60,17 +59,12 @@ Reporter = Callable[[Iterable[Finding | Passed]], Steps[None]]
 
 @dataclass(slots=True)
 class RemoteFacts:
-    """Totals of a bucket's check over all partitions. ``unchecked``: objects without a checksum in the store.
-
-    ``may_pin``: False once a pin was refused to this role. ``archived``: number of archived segments by storage class.
-    """
+    """Totals of a bucket's check over all partitions. ``unchecked``: objects without a checksum in the store."""
 
     segments: int = 0
     size_bytes: int = 0
     unchecked: int = 0
     data_bytes_read: int = 0
-    may_pin: bool = True
-    archived: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +72,11 @@ class Reading:
     """Choice of the segments whose every byte is read. Size, checksum and indexes are always checked.
 
     ``data`` False: none. ``subset`` (n, m): the n-th of m parts, from 1, chosen by object names; each segment is in
-    exactly one. ``pin``: read under a pin, if this role may make one.
+    exactly one.
     """
 
     data: bool = False
     subset: tuple[int, int] | None = None
-    pin: bool = True
 
     def chooses(self, row: Row) -> bool:
         """Return True if every byte of the segment is to be read."""
@@ -206,7 +199,7 @@ class SegmentCheck:
             )
             return False
         if found.archived:
-            self._note_archived(row, "the object", found.archived, findings)
+            _note_archived(row, "the object", findings)
         if found.crc32c is None:
             self._facts.unchecked += 1
         elif found.crc32c != row.crc:
@@ -223,9 +216,7 @@ class SegmentCheck:
             findings.error("index_bundle", f"{key}: {found.message}", position=found.position, offset=row.base)
             return None
         if isinstance(found, RemotePermissionError):
-            about = yield Head(key)  # the refusal does not name the storage class
-            kind = (about.archived if isinstance(about, Object) else "") or "GLACIER"
-            self._note_archived(row, f"the index bundle {key}", kind, findings)
+            _note_archived(row, f"the index bundle {key}", findings)
             return None
         if not isinstance(found, Object):
             yield from self._gone(row, f"the index bundle {key} is gone; the .log can rebuild it", findings)
@@ -249,21 +240,6 @@ class SegmentCheck:
             return None
         self._compare_bundle(row, bundle, findings)
         return bundle
-
-    def _note_archived(self, row: Row, what: str, kind: str, findings: Findings) -> None:
-        """Add a warning about an archived object. Its segment is counted once, even if both objects are archived.
-
-        ``what``: the object, for the message. ``kind``: its storage class.
-        """
-        if all(found.code != "archived" for found in findings.items):
-            self._facts.archived[kind] += 1
-        findings.add(
-            Severity.WARNING,
-            "archived",
-            f"{what} is archived ({kind}), no reader gets it; restore it (aws s3api restore-object) "
-            "and take this prefix out of the lifecycle rule",
-            offset=row.base,
-        )
 
     def _compare_bundle(self, row: Row, bundle: Bundle, findings: Findings) -> None:
         for flaw in bundle_flaws(self._topic_id, self._tp.partition, row, bundle):
@@ -370,6 +346,11 @@ class SegmentCheck:
                 f"the bucket {row.size} with {row.crc:#010x}",
                 offset=row.base,
             )
+
+
+def _note_archived(row: Row, what: str, findings: Findings) -> None:
+    message = f"{what} is archived, no reader gets it; restore it (aws s3api restore-object) and take this prefix out "
+    findings.add(Severity.WARNING, "archived", f"{message}of the lifecycle rule", offset=row.base)
 
 
 def bundle_flaws(topic_id: UUID, partition: int, row: Row, bundle: Bundle) -> Iterator[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
 from tiered import admin
 from tiered.check.check import versions_warning
-from tiered.check.findings import Finding
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.checking import check_metrics, conclude_check, reading_options, show_finding, subset_of
@@ -23,20 +23,17 @@ from tiered.store.driver import drive
 @reading_options("read every byte of the bucket, not only sizes, checksums and indexes; decode every record")
 @metrics_option
 @pass_application
-def command(  # noqa: PLR0917 - the options
+def command(
     app: Application,
     topics: tuple[str, ...],
     read_data: bool,
     read_data_subset: str | None,
-    no_pin: bool,
-    orphans: bool,
     metrics_file: Path | None,
 ) -> int:
     """Verify a log: bytes, indexes, catalog and objects.
 
     It reads every local byte, and compares every object and index of the bucket with the catalog. It takes no lock and
-    changes nothing, so it may run beside a writer. While data is read, a pin keeps garbage collection away from it. A
-    role that may not make a pin reads without one.
+    changes nothing, so it may run beside a writer.
 
     \b
     Examples:
@@ -48,7 +45,6 @@ def command(  # noqa: PLR0917 - the options
     asked = {
         "--read-data": read_data,
         "--read-data-subset": read_data_subset is not None,
-        "--orphans": orphans,
     }
     if app.remote is None and any(asked.values()):
         name = next(name for name, given in asked.items() if given)
@@ -59,9 +55,6 @@ def command(  # noqa: PLR0917 - the options
     store = open_remote(app) if app.remote is not None else None
     reads = read_data or subset is not None
 
-    def show(finding: Finding) -> None:
-        show_finding(app, finding, everything=orphans)
-
     try:
         with Progress(app, "checking", is_bytes=True) as progress:
             report = admin.check(
@@ -70,10 +63,8 @@ def command(  # noqa: PLR0917 - the options
                 topics,
                 read_data=reads,
                 subset=subset,
-                orphans=orphans,
-                pin=not no_pin,
                 progress=progress.show,
-                on_finding=show,
+                on_finding=partial(show_finding, app),
             )
         if store is not None and reads:
             warning = drive(store, versions_warning(1 if subset is None else subset[1]))

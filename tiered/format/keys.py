@@ -539,15 +539,6 @@ def parse_staged_key(key: str) -> StagedKey | None:
     return None if match is None or partition is None else StagedKey(*partition, match["uid"], match["suffix"])
 
 
-def segment_uid(key: str) -> str:
-    """Return the uid in any key of a segment, staged or not; ``""`` for any other key."""
-    parsed = parse_segment_key(key)
-    if parsed is not None:
-        return parsed.name.uid
-    staged = parse_staged_key(key)
-    return "" if staged is None else staged.uid
-
-
 def is_staged_by(row: Row, txn: str) -> bool:
     """Return True if the segment of ``row`` was staged by a batch of this transaction id."""
     return bool(row.flags & FLAG_STAGED) and join_uid(row.id_hi, row.id_lo).startswith(_txn_hash(txn))

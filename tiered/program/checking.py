@@ -46,7 +46,7 @@ _PARSERS = (parse_root_key, parse_segment_key, parse_staged_key, parse_page_key,
 
 
 def reading_options(read_data_help: str) -> Callable[[F], F]:
-    """Return a decorator that adds ``--read-data``, ``--read-data-subset``, ``--no-pin`` and ``--orphans``.
+    """Return a decorator that adds ``--read-data`` and ``--read-data-subset``.
 
     ``read_data_help``: help of ``--read-data``.
     """
@@ -57,10 +57,6 @@ def reading_options(read_data_help: str) -> Callable[[F], F]:
             metavar="PART",
             help="read a part of the segments: 7/20, or 5%: another one each day, all of them in 20 days",
         ),
-        click.option(
-            "--no-pin", is_flag=True, help="make no pin while data is read (a role that may not needs no --no-pin)"
-        ),
-        click.option("--orphans", is_flag=True, help="list objects that no catalog names (one LIST a partition)"),
     )
 
     def add(function: F) -> F:
@@ -135,11 +131,11 @@ def _is_key(where: str) -> bool:
     return is_pin_key(where) or any(parse(where) is not None for parse in _PARSERS)
 
 
-def show_finding(app: Application, finding: Finding, *, everything: bool = False) -> None:
-    """Print a finding. One with severity ``info`` is printed only with ``everything``, ``-v`` or ``--json``."""
+def show_finding(app: Application, finding: Finding) -> None:
+    """Print a finding. One with severity ``info`` is printed only with ``-v`` or ``--json``."""
     if app.out.json_mode:
         app.out.message("finding", **finding.as_json())
-    elif finding.severity is not Severity.INFO or everything or app.out.verbosity:
+    elif finding.severity is not Severity.INFO or app.out.verbosity:
         app.out.line(str(finding))
 
 
@@ -169,8 +165,6 @@ def conclude_check(app: Application, report: CheckReport) -> int:
             f"; local {counted(report.local_segments, 'segment')}, {human_bytes(report.local_bytes)}"
             f"; remote {counted(report.remote_segments, 'segment')}, {human_bytes(report.remote_bytes)}"
         )
-        for kind, count in sorted(report.archived.items()):
-            app.out.line(f"archived: {counted(count, 'segment')} of storage class {kind}, which no reader gets")
         if report.unchecked:
             number, have = counted(report.unchecked, "object"), "has" if report.unchecked == 1 else "have"
             app.out.line(f"{number} {have} no checksum in the store: --read-data judges the bytes")

@@ -165,8 +165,6 @@ def check(
     topics: tuple[str, ...],
     read_data: bool,
     read_data_subset: str | None,
-    no_pin: bool,
-    orphans: bool,
     task_bytes: int,
 ) -> int:
     """Verify every byte of a bucket, as `tiered check --read-data` does on one machine. Changes nothing.
@@ -182,10 +180,9 @@ def check(
     app = runner.app
     app.out.start("spark check", complete=False)
     subset = subset_of(app, read_data_subset, read_data=read_data)
-    reading = Reading(True, subset, not no_pin)
-    report: CheckReport = check(runner, topics, task_bytes, reading, orphans=orphans)
+    report: CheckReport = check(runner, topics, task_bytes, Reading(True, subset))
     for finding in report.findings:
-        show_finding(app, finding, everything=orphans)
+        show_finding(app, finding)
     return conclude_check(app, report)
 
 

@@ -141,7 +141,7 @@ def test_the_roles_do_their_work(tmp_path: Path, url: str, become: Become, cli: 
     become("spark")
     read_by_spark(url)
     become("auditor")
-    done("check", "--read-data", "--orphans")
+    done("check", "--read-data")
     become("maintainer")
     done("maintain", "--yes")
     become("auditor")

@@ -16,7 +16,7 @@ from tiered.errors import RemoteUnavailableError
 from tiered.format.keys import segment_key
 from tiered.remote.topics import load_topic
 from tiered.spark.jobs import check as checking
-from tiered.store.base import ABSENT, Get, Match, Object, Put, Store
+from tiered.store.base import Get, Match, Object, Put, Store
 from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.store.steps import list_all
@@ -60,22 +60,13 @@ def test_it_says_what_one_machine_says(tmp_path: Path, inline: None) -> None:
     assert {each["message"] for each in found} == {each.message for each in whole.findings}
 
 
-def test_parts_of_the_segments_and_orphans_are_those_of_one_machine(tmp_path: Path, inline: None) -> None:
+def test_parts_of_the_segments_are_those_of_one_machine(tmp_path: Path, inline: None) -> None:
     place = fill(tmp_path)
     store = open_store(bucket(place))
-    read = [
-        small(place, "--read-data-subset", f"{part}/3", "--no-pin").summary["data_bytes_read"] for part in (1, 2, 3)
-    ]
+    read = [small(place, "--read-data-subset", f"{part}/3").summary["data_bytes_read"] for part in (1, 2, 3)]
     whole = [check(None, store, CheckOptions(read_data=True, subset=(part, 3))).data_bytes_read for part in (1, 2, 3)]
     assert read == whole
     assert sum(read) == small(place).summary["data_bytes_read"]
-    named = next(entry.key for entry in drive(store, list_all("")) if entry.key.endswith(".log"))
-    store.execute(Put(f"{named}.txt", b"x", ABSENT))
-    found = [line for line in map(json.loads, small(place, "--orphans").out.splitlines()) if "severity" in line]
-    assert [each["code"] for each in found] == [
-        each.code for each in check(None, store, CheckOptions(orphans=True)).findings
-    ]
-    assert found
 
 
 def test_words_that_are_wrong(tmp_path: Path, inline: None) -> None:

@@ -62,7 +62,7 @@ async def test_a_check_finds_the_same(log: Scenario, files: Threads, damaged: bo
         log.delete(log.index_key(log.rows()[0]))
         log.replace(log.log_key(log.rows()[1]), b"x" * log.rows()[1].size)
         log.path("00000000000000000000.log").write_bytes(b"y" * 500)
-    options = CheckOptions(read_data=True, orphans=True)
+    options = CheckOptions(read_data=True)
     told: list[tuple[int, int]] = []
     seen: list[tuple[int, int]] = []
     found: list[Finding] = []
@@ -72,7 +72,6 @@ async def test_a_check_finds_the_same(log: Scenario, files: Threads, damaged: bo
         log.directory,
         store,
         read_data=True,
-        orphans=True,
         progress=lambda done, total, _: seen.append((done, total)),
         on_finding=found.append,
     )

@@ -13,7 +13,6 @@ from tests.unit.check.building import TOPIC, Scenario, scenario
 from tests.unit.remote.paged.model import TINY
 from tiered.check.check import CheckOptions
 from tiered.check.findings import Finding, Severity
-from tiered.errors import CorruptionError
 from tiered.format.keys import (
     hist_key,
     hist_prefix,
@@ -22,14 +21,12 @@ from tiered.format.keys import (
     snap_key,
 )
 from tiered.format.root import encode_root
-from tiered.format.rows import Rows
 from tiered.model import TRASH_LIST, Row
 from tiered.remote.catalog import Catalog
-from tiered.remote.catalog_view import CatalogView
 from tiered.remote.gc.garbage import Collector, page_key_of
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import create_snapshot, delete_snapshot
-from tiered.store.base import Head, Object, Outcome, Steps, StoreAround, StoreRequest
+from tiered.store.base import Head, Outcome, StoreAround, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.steps import list_all
 
@@ -89,27 +86,6 @@ def test_a_bundle_of_another_segment_is_told_that_only_a_snapshot_names(log: Sce
     assert f"{key}, with offsets {row.base} to {row.next}: the .idx describes other bytes" in found.message
 
 
-@pytest.mark.parametrize("read_data", [False, True])
-def test_bytes_that_rot_below_the_checksum_of_a_store_are_read(log: Scenario, read_data: bool) -> None:
-    """The store goes on telling the checksum that it was given: who reads the bytes sees that they are others."""
-    snapshot, row = kept(log)
-    key = segment_key(log.root().topic_id, 0, row)
-    data = log.read(key)
-    log.replace(key, data[:300] + bytes([data[300] ^ 1]) + data[301:])
-
-    class Believes(StoreAround):
-        """What its HEAD tells is from before."""
-
-        def execute(self, request: StoreRequest) -> Outcome:
-            outcome = self.inner.execute(request)
-            of_it = isinstance(request, Head) and request.key == key
-            return replace(outcome, crc32c=row.crc) if of_it and isinstance(outcome, Object) else outcome
-
-    report = check(None, Believes(log.store), CheckOptions(read_data=read_data))
-    found = [(one.code, one.where) for one in report.findings if one.severity is Severity.ERROR]
-    assert found == ([("snapshot", snapshot)] if read_data else [])
-
-
 def held(log: Scenario, segments: int) -> tuple[str, list[Row]]:
     """A snapshot, and the rows of so many segments that nothing else names."""
     root, rows = log.root(), log.rows()[:segments]
@@ -139,31 +115,6 @@ def test_all_that_a_snapshot_has_lost_is_named(log: Scenario) -> None:
         assert (one.severity, one.code) == expected
         assert [each for each in (*logs, *bundles) if each in one.message] == [key]
         assert "`tiered snapshot delete kept flights:0`" in one.message
-
-
-def test_behind_a_page_that_is_lost_nothing_is_looked_at(log: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The finding names the version before it, too."""
-    snapshot, rows = held(log, 4)
-    whole = CatalogView.piece
-
-    def piece(self: CatalogView, at: int) -> Steps[Rows]:
-        found = yield from whole(self, at)
-        if self.start_offset:
-            return found
-        if at:
-            raise CorruptionError("the page with these rows is gone", offset=at)
-        return found.slice(0, 2)
-
-    monkeypatch.setattr(CatalogView, "piece", piece)
-    lost = [segment_key(log.root().topic_id, 0, rows[number]) for number in (1, 3)]
-    for key in lost:
-        log.delete(key)
-    found = seen(log)
-    assert [(one.code, one.where, one.offset) for one in found] == [
-        ("snapshot", snapshot, rows[1].base), ("snapshot", snapshot, rows[1].next),
-    ]  # fmt: skip
-    assert f"{lost[0]}, with offsets {rows[1].base} to {rows[1].next}: the .log is missing" in found[0].message
-    assert "the page with these rows is gone" in found[1].message
 
 
 @pytest.mark.parametrize("source", ["root", "hist"])

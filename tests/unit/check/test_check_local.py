@@ -10,13 +10,11 @@ import pytest
 
 import tiered
 from tests.support.admin import check
-from tests.unit.check.building import BATCH, RECORDS, SETTINGS, TOPIC, Scenario, flip, record, scenario
+from tests.unit.check.building import RECORDS, SETTINGS, TOPIC, Scenario, flip, record, scenario
 from tiered.check.check import MAX_FINDINGS, CheckOptions
 from tiered.check.findings import NEWER_RELEASE, Finding, Severity
 from tiered.errors import ConfigError, NewerFormatError, NotFoundError, UnknownTopicError
 from tiered.format.batch import assign_offsets
-from tiered.local.directory.log_directory import LocalLog
-from tiered.model import TopicPartition
 
 
 @pytest.fixture
@@ -30,7 +28,7 @@ def codes(findings: tuple[Finding, ...], severity: Severity = Severity.ERROR) ->
 
 
 def test_a_healthy_log_has_no_findings(log: Scenario) -> None:
-    report = check(log.directory, log.store, CheckOptions(read_data=True, orphans=True))
+    report = check(log.directory, log.store, CheckOptions(read_data=True))
     assert report.findings == ()
     assert report.exit_code == 0
     assert (report.partitions, report.errors, report.warnings) == (1, 0, 0)
@@ -184,22 +182,6 @@ def test_what_the_next_open_settles_is_no_error(
     assert report.exit_code == exit_code
 
 
-@pytest.mark.parametrize("at", [0, -1])
-def test_what_is_left_of_a_segment_tells_that_it_is_gone(log: Scenario, at: int) -> None:
-    """The next open takes that for the rest of a deletion, and nothing tells of the records any more."""
-    lost = [path for path in log.logs() if path.stat().st_size][at]
-    lost.unlink()
-    found = {
-        each.code: each for each in check(log.directory, None).findings if each.code in {"log_gone", "deleted_file"}
-    }
-    assert [(each.severity, each.where) for each in found.values()] == [(Severity.WARNING, str(lost.parent))]
-    assert found["log_gone"].message.startswith(f"{lost.with_suffix('.timeindex').name} names records")
-    assert "put it back before anybody opens the log for writing" in found["log_gone"].message
-    lost.with_name(lost.name + ".deleted").touch()  # a deletion that was killed on its way
-    left = {each.code for each in check(log.directory, None).findings}
-    assert ("log_gone" in left, "deleted_file" in left) == (False, True)
-
-
 def test_a_compacted_topic_may_have_holes(log: Scenario) -> None:
     file = log.directory / "tiered-topics.json"
     file.write_text(file.read_text().replace('"config": {', '"config": {"cleanup.policy": "compact",'))
@@ -213,7 +195,7 @@ def test_nothing_is_written(log: Scenario) -> None:
 
     flip(log.logs()[0], 200)
     before = contents()
-    check(log.directory, log.store, CheckOptions(read_data=True, orphans=True))
+    check(log.directory, log.store, CheckOptions(read_data=True))
     assert contents() == before
 
 
@@ -282,23 +264,3 @@ def test_what_a_newer_release_wrote_is_not_opened(log: Scenario, name: str, old:
     with pytest.raises(NewerFormatError, match="upgrade"), tiered.open(log.directory, log.url) as again:
         again.topic(TOPIC)
     assert path.read_bytes() == newer
-
-
-@pytest.mark.parametrize(("suffix", "code"), [(".index", "offset_index_lost"), (".timeindex", "time_index_lost")])
-@pytest.mark.parametrize("number", [0, -2])
-def test_an_index_that_is_gone_is_named_and_the_next_open_makes_it_anew(
-    log: Scenario, suffix: str, code: str, number: int
-) -> None:
-    gone = [path for path in log.logs() if path.stat().st_size][number].with_suffix(suffix)
-    before = gone.read_bytes()
-    gone.unlink()
-    report = check(log.directory, None)
-    assert (report.exit_code, [(found.code, found.offset) for found in report.findings]) == (
-        3,
-        [(code, int(gone.stem))],
-    )
-    assert gone.name in report.findings[0].message
-    with LocalLog.open(log.directory) as opened:
-        assert len(list(opened.partition(TopicPartition(TOPIC, 0)).read_batches(0))) > RECORDS // BATCH
-    assert gone.read_bytes() == before
-    assert check(log.directory, None).exit_code == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,26 +12,21 @@ import pytest
 import tiered
 from tests.support.admin import check, restore
 from tests.unit.check.building import TOPIC, Scenario, record, scenario
-from tests.unit.remote.building import TRUSTED
 from tiered.check.check import CheckOptions, CheckReport
 from tiered.check.findings import NEWER_RELEASE, Severity
-from tiered.config import TopicConfig
-from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError
+from tiered.errors import CorruptionError, RemoteUnavailableError
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.kernels import crc32c
-from tiered.format.keys import Role, SegmentName, hist_key, partition_prefix, segment_key
+from tiered.format.keys import hist_key
 from tiered.format.root import encode_root
 from tiered.format.rows import Rows
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
-from tiered.plan.maintenance import MaintenanceKind
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
-from tiered.remote.maintain import Maintainer
-from tiered.store.base import ABSENT, Get, List, ListPage, Object, Outcome, Put, Store, StoreAround, StoreRequest
+from tiered.store.base import ABSENT, List, ListPage, Object, Outcome, Put, Store, StoreAround, StoreRequest
 from tiered.store.directory_files import object_path
-from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 
@@ -163,26 +157,6 @@ def test_another_topic_of_the_same_name(log: Scenario, tmp_path: Path) -> None:
     with tiered.open(tmp_path / "other") as other:
         other.topic(TOPIC, create=True)
     assert codes(check(tmp_path / "other", log.store)) == {"topic_id"}
-
-
-def test_orphans_are_information(log: Scenario) -> None:
-    with tiered.open(log.directory, log.url) as again:
-        again.topic(TOPIC).append_many([record(1000)])
-        again.sync(timeout=60)
-    root = log.root()
-    assert root.writer.epoch == 2
-    dead, live = (
-        segment_key(root.topic_id, 0, SegmentName(Role.WRITER, epoch, 0, f"{epoch:032x}")) for epoch in (1, 2)
-    )
-    stranger = partition_prefix(root.topic_id, 0) + "s/readme.txt"
-    for key in (dead, live, stranger):
-        log.store.execute(Put(key, b"bytes", ABSENT))
-    report = check(log.directory, log.store, CheckOptions(orphans=True))
-    seen = {finding.code: finding.message for finding in report.findings}
-    assert set(seen) == {"orphan", "uncommitted", "foreign_object"}
-    assert (dead in seen["orphan"], live in seen["uncommitted"], stranger in seen["foreign_object"]) == (True,) * 3
-    assert report.exit_code == 0
-    assert check(log.directory, log.store).findings == ()
 
 
 def test_a_segment_that_was_removed_meanwhile_is_no_damage(log: Scenario) -> None:
@@ -358,40 +332,6 @@ def test_an_object_that_the_store_cannot_read_is_one_finding(log: Scenario) -> N
     assert report.data_bytes_read == sum(row.size for row in rows) - rows[1].size
 
 
-class Watched(StoreAround):
-    """A store that notes the pins at each GET of a segment, and refuses what ``refuses`` names."""
-
-    def __init__(self, inner: Store, refuses: str = "") -> None:
-        super().__init__(inner)
-        self.refuses = refuses
-        self.pins: list[int] = []
-        self.puts: list[str] = []
-
-    def execute(self, request: StoreRequest) -> Outcome:
-        if isinstance(request, Put):
-            self.puts.append(request.key)
-        if self.refuses and not isinstance(request, List) and self.refuses in getattr(request, "key", ""):
-            raise RemotePermissionError("AccessDenied", operation="PutObject", resource=self.refuses)
-        if isinstance(request, Get) and request.key.endswith(".log"):
-            page = self.inner.execute(List(request.key.partition("/s/")[0] + "/pin/"))
-            assert isinstance(page, ListPage)
-            self.pins.append(len(page.entries))
-        return self.inner.execute(request)
-
-
-def test_what_is_read_is_pinned_until_it_was_read(log: Scenario) -> None:
-    store, totals = Watched(log.store), list[tuple[int, int]]()
-    report = check(
-        None, store, CheckOptions(read_data=True), progress=lambda done, total, _: totals.append((done, total))
-    )
-    assert (codes(report), report.data_bytes_read > 0, set(store.pins)) == (set(), True, {1})
-    assert len(store.puts) == 1
-    listed = log.store.execute(List(store.puts[0].rpartition("/")[0]))
-    assert isinstance(listed, ListPage)
-    assert listed.entries == ()
-    assert totals[0][1] == totals[-1][0] == totals[-1][1] == report.remote_bytes  # the bar knows its end at once
-
-
 def test_a_part_has_a_total_too(log: Scenario) -> None:
     totals: list[tuple[int, int]] = []
 
@@ -401,58 +341,6 @@ def test_a_part_has_a_total_too(log: Scenario) -> None:
     whole = sum(row.size for row in log.rows())
     check(None, log.store, CheckOptions(read_data=True, subset=(1, 2)), progress=progress)
     assert abs(totals[0][1] - whole // 2) <= 1
-
-
-@pytest.mark.parametrize("damaged", [False, True])
-def test_a_pin_ends_with_the_check_however_that_ends(log: Scenario, damaged: bool) -> None:
-    store = Watched(log.store)
-    if damaged:
-        _flip_log(log)
-    else:
-        store = Watched(FaultStore(log.store, [Fault(FaultKind.ERROR, "get", "*.log", times=-1)]))
-    with contextlib.suppress(RemoteUnavailableError):
-        check(None, store, CheckOptions(read_data=True))
-    assert store.puts
-    listed = log.store.execute(List(store.puts[0].rpartition("/")[0]))
-    assert isinstance(listed, ListPage)
-    assert listed.entries == ()
-
-
-def test_who_may_not_pin_reads_without_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with scenario(tmp_path, partitions=3) as log:
-        store = Watched(log.store, refuses="/pin/")
-        report = check(None, store, CheckOptions(read_data=True))
-        assert (report.exit_code, set(store.pins), report.data_bytes_read) == (0, {0}, report.remote_bytes)
-        assert [found.severity for found in report.findings if found.code == "not_pinned"] == [Severity.INFO]
-        assert (len(store.puts), "read without a pin" in caplog.text) == (1, True)
-        asked = Watched(log.store)
-        for options in (CheckOptions(read_data=True, pin=False), CheckOptions()):
-            assert check(None, asked, options).exit_code == 0
-        assert asked.puts == []
-
-
-def test_a_collection_beside_the_check_takes_nothing_that_is_to_be_read(log: Scenario) -> None:
-    """Retention and a collection come at the first byte; the grace time is over at once."""
-    tp = TopicPartition(TOPIC, 0)
-    seen: list[int] = []
-
-    class Collected(Watched):
-        def execute(self, request: StoreRequest) -> Outcome:
-            if isinstance(request, Get) and request.key.endswith(".log") and not seen:
-                config = TopicConfig.from_properties({"retention.bytes": 1, "gc.grace.ms": 0})
-                maintainer = Maintainer(tp, log.root().topic_id, config, owner="m")
-                for _ in range(2):
-                    plan = drive(self.inner, maintainer.plan((MaintenanceKind.RETENTION, MaintenanceKind.COLLECT)))
-                    assert plan is not None
-                    for action in plan.actions:
-                        done = drive(self.inner, maintainer.run(action, TRUSTED))
-                        seen.append(0 if done.collected is None else done.collected.objects)
-            return super().execute(request)
-
-    before = sum(row.size for row in log.rows())
-    report = check(None, Collected(log.store), CheckOptions(read_data=True))
-    assert (report.data_bytes_read, [f for f in report.findings if f.code == "removed_meanwhile"]) == (before, [])
-    assert (len(seen) > 1, sum(seen)) == (True, 0)
 
 
 def errors(directory: Path, url: str) -> list[str]:

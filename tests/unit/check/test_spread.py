@@ -26,7 +26,7 @@ from tiered.check.check import (
 )
 from tiered.check.findings import Finding, Severity
 from tiered.config import MAX_LONG, TopicConfig
-from tiered.errors import RemotePermissionError, UnknownTopicError
+from tiered.errors import UnknownTopicError
 from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.keys import index_key
@@ -35,7 +35,7 @@ from tiered.model import NewRecord, Row, TopicPartition
 from tiered.plan.jobs import SegmentSpan, SpanCutter
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import register_topic
-from tiered.store.base import ABSENT, Delete, Get, Object, Outcome, Put, Store, StoreAround, StoreRequest
+from tiered.store.base import ABSENT, Delete, Get, Object, Put, Store
 from tiered.store.driver import Runner, drive
 from tiered.store.location import open_store
 from tiered.store.memory import MemoryStore
@@ -194,28 +194,3 @@ def test_an_abort_whose_entry_is_lost_is_found_where_its_data_lies_in_another_pa
     whole = check(None, store, CheckOptions(read_data=True))
     assert "txn_index_lost" in {found.code for found in whole.findings if found.severity is Severity.ERROR}
     same(spread(store, 1), whole)
-
-
-@pytest.mark.parametrize("may_pin", [True, False])
-def test_a_part_is_read_under_a_pin_that_ends_with_it(transactional: str, may_pin: bool) -> None:
-    """A collection beside it takes nothing that is still to be read."""
-    seen: list[tuple[str, bool]] = []
-    held: set[str] = set()
-
-    class Watched(StoreAround):
-        def execute(self, request: StoreRequest) -> Outcome:
-            if isinstance(request, Put) and "/pin/" in request.key:
-                if not may_pin:
-                    raise RemotePermissionError("403")
-                held.add(request.key)
-            if isinstance(request, Delete):
-                held.difference_update(request.keys)
-            if isinstance(request, Get) and request.key.endswith(".log"):
-                seen.append((request.key, bool(held)))
-            return self.inner.execute(request)
-
-    store = Watched(open_store(transactional))
-    report = spread(store, 3000)
-    assert (report.exit_code, held) == (0, set())
-    assert len({key for key, _ in seen}) == len(rows(transactional))
-    assert {pinned for _, pinned in seen} == {may_pin}

@@ -291,7 +291,6 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("read all and a part", "check --remote {b} --read-data --read-data-subset 5%", 2, "exclude each other", b""),
     ("write to no bucket", "doctor --log-dir {d} --write-probe", 2, "--write-probe needs a bucket", b""),
     ("segments at a time", "topic show t --log-dir {d} --segments --at 2013-01-01", 2, "exclude each other", b""),
-    ("list no bucket", "check --log-dir {d} --orphans", 2, "--orphans needs a bucket", b""),
     ("coordinator's topic", "append __transaction_state --log-dir {d} --create", 10, "there is no __trans", b"x"),
     ("no standard input", "CLOSED append t --log-dir {d}", 2, "standard input is closed", b""),
 ]

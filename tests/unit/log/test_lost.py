@@ -14,7 +14,6 @@ import pytest
 import tiered
 from tests.support.admin import check, plan_rejoin, rejoin, restore
 from tiered import aio
-from tiered.check.check import CheckOptions
 from tiered.check.findings import Severity
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig
@@ -131,8 +130,8 @@ def restored(bucket: Bucket) -> None:
     restore(bucket.store, bucket.directory.with_name("restored"))
 
 
-def codes(bucket: Bucket, *, disk: bool, orphans: bool = False) -> set[str]:
-    report = check(bucket.directory if disk else None, bucket.store, CheckOptions(orphans=orphans))
+def codes(bucket: Bucket, *, disk: bool) -> set[str]:
+    report = check(bucket.directory if disk else None, bucket.store)
     assert (report.exit_code == 13) == any(finding.severity is Severity.ERROR for finding in report.findings)
     return {finding.code for finding in report.findings if finding.severity is Severity.ERROR}
 

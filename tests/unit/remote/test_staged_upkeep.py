@@ -17,7 +17,7 @@ from tiered.check.check import CheckOptions
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError
 from tiered.format.kernels import crc32c
-from tiered.format.keys import FLAG_MAINTAINER, FLAG_STAGED, index_key, staged_key, staged_uid
+from tiered.format.keys import FLAG_MAINTAINER, FLAG_STAGED, index_key
 from tiered.format.local_names import log_name
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.model import EpochEntry, Row
@@ -25,7 +25,7 @@ from tiered.plan.side_files import NO_PRODUCERS
 from tiered.remote.roots import TopicIds
 from tiered.remote.sink_commit import hand_over
 from tiered.remote.topics import register_topic
-from tiered.store.base import ABSENT, Get, Object, Outcome, Put, StoreRequest
+from tiered.store.base import Get, Object, Outcome, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
@@ -37,12 +37,12 @@ def registered(log: RemoteLog) -> RemoteLog:
     return log
 
 
-def found(log: RemoteLog, *, read_data: bool = True, orphans: bool = False) -> list[tuple[str, str]]:
+def found(log: RemoteLog, *, read_data: bool = True) -> list[tuple[str, str]]:
     seen: list[tuple[str, str]] = []
     check(
         None,
         log.store,
-        CheckOptions(read_data=read_data, orphans=orphans),
+        CheckOptions(read_data=read_data),
         on_finding=lambda finding: seen.append((finding.code, finding.message)),
     )
     return seen
@@ -177,14 +177,3 @@ def test_an_object_that_was_staged_out_of_order_is_not_restored(tmp_path: Path) 
     with pytest.raises(CorruptionError, match="counted from its base 20"):
         restore(log.store, tmp_path / "log")
     assert "log_order" in {code for code, _ in found(log)}
-
-
-def test_orphans_of_a_batch_that_is_committed_are_told_apart() -> None:
-    log = registered(RemoteLog(MemoryStore()))
-    stage(log, [seal(batches(0, 100))], 3)
-    for batch, number in ((3, 1), (4, 2)):
-        key = staged_key(TOPIC_ID, 0, staged_uid("query", batch, number))
-        log.store.execute(Put(key, b"x", ABSENT))
-    told = found(log, read_data=False, orphans=True)
-    assert sorted(code for code, _ in told) == ["orphan", "uncommitted"]
-    assert "batch 3 of query, which is committed" in next(message for code, message in told if code == "orphan")

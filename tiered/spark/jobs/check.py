@@ -21,17 +21,15 @@ from tiered.store.base import Store
 from tiered.store.driver import Runner as StepRunner
 
 
-def check(
-    runner: JobRunner, topics: tuple[str, ...], task_bytes: int, reading: Reading = EVERYTHING, *, orphans: bool = False
-) -> CheckReport:
+def check(runner: JobRunner, topics: tuple[str, ...], task_bytes: int, reading: Reading = EVERYTHING) -> CheckReport:
     """Check the selected topics on Spark and return one report.
 
     ``topics`` empty: all. ``task_bytes``: least bytes of segments in a task. ``reading``: the segments of which
-    every byte is read. ``orphans``: also search for orphans. Raises UnknownTopicError, NotFoundError for a bucket
-    without topics, and JobFailedError if a task failed.
+    every byte is read. Raises UnknownTopicError, NotFoundError for a bucket without topics, and JobFailedError if a
+    task failed.
     """
     registry, parts = StepRunner(runner.store).run(cut_steps(runner.url, topics, least_bytes=task_bytes), take=_ignore)
-    asked = {"reading": dataclasses.asdict(reading), "orphans": orphans}
+    asked = {"reading": dataclasses.asdict(reading)}
     receipts = runner.run("checking", check_part, [{"part": dataclasses.asdict(part), **asked} for part in parts])
     return joined(registry, [report_from_json(receipt) for receipt in receipts])
 
@@ -39,8 +37,8 @@ def check(
 def check_part(store: Store, task: Task) -> Receipt:
     """Check the range of segments that ``task`` names, in a worker. Return the report as JSON values."""
     asked = task["reading"]
-    reading = Reading(asked["data"], tuple(asked["subset"]) if asked["subset"] else None, asked["pin"])
-    steps = part_steps(CheckPart(**task["part"]), reading, orphans=task["orphans"])
+    reading = Reading(asked["data"], tuple(asked["subset"]) if asked["subset"] else None)
+    steps = part_steps(CheckPart(**task["part"]), reading)
     return report_as_json(StepRunner(store).run(steps, take=_ignore))
 
 

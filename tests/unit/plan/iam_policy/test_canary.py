@@ -156,7 +156,7 @@ def test_the_command_line_and_the_daemon(tmp_path: Path, url: str, proxy: FaultP
     both = ("--log-dir", tmp_path / "log", "--remote", url, "--debug")
     for line in (
         ("config",), ("doctor", "-v", "--write-probe"), ("status", "--json"), ("cat", "orders"),
-        ("check", "--orphans", "-v"), ("topic", "show", "orders", "--segments", "--json"), ("maintain", "--dry-run"),
+        ("check", "-v"), ("topic", "show", "orders", "--segments", "--json"), ("maintain", "--dry-run"),
         ("topic", "show", "orders"),
     ):  # fmt: skip
         seen = cli(*line, *both)

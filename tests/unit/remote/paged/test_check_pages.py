@@ -13,11 +13,11 @@ from tests.unit.check.building import TOPIC, Scenario, scenario
 from tests.unit.remote.paged.model import TINY
 from tiered.check.check import CheckOptions
 from tiered.inspect.small_files import small_items
-from tiered.model import TRASH_LIST, TRASH_ROWS, TRASH_TREE, BytesSource
+from tiered.model import BytesSource, Row
 from tiered.plan.commit import GcFloorIntent
-from tiered.plan.ownership import VolumeProof
 from tiered.remote.catalog import Catalog
-from tiered.remote.gc.garbage import page_key_of
+from tiered.repair import copies
+from tiered.store.base import Get, Outcome, StoreAround, StoreRequest
 from tiered.store.driver import drive
 
 
@@ -44,15 +44,21 @@ def test_a_dump_of_the_root_names_its_pages(log: Scenario) -> None:
     assert sum(entry.get("rows", 1) for entry in rest) == root.added.segments
 
 
-@pytest.mark.parametrize("kind", [TRASH_TREE, TRASH_ROWS, TRASH_LIST])
-def test_what_the_trash_names_by_a_page_is_no_orphan(log: Scenario, kind: int) -> None:
-    """Segments of an epoch that is dead, which only a page names that an entry of the trash names."""
-    catalog = maintaining(log, trash_entries=1 if kind == TRASH_LIST else 9, trash_page=1)
+def test_a_page_that_a_collection_deletes_meanwhile_is_no_damage(log: Scenario) -> None:
+    """The check goes on with the newest root."""
     leaf = log.root().leaves.pointer(0)
-    drive(log.store, catalog.trim(leaf.next - 1 if kind == TRASH_ROWS else leaf.next))
-    (entry,) = [entry for entry in log.root().trash if entry.what == kind]
-    drive(log.store, catalog.claim("w", "another disk", VolumeProof("v", empty=True, end_offset=0)))
-    options = CheckOptions(orphans=True)
-    assert check(None, log.store, options).findings == ()
-    log.replace(page_key_of(log.root(), entry), b"garbage")
-    assert "orphans_unknown" in {finding.code for finding in check(None, log.store, options).findings}
+    key = log.root().page_key(leaf)
+
+    class Collecting(StoreAround):
+        def execute(self, request: StoreRequest) -> Outcome:
+            if isinstance(request, Get) and request.key == key and log.root().start_offset < leaf.next:
+                drive(log.store, maintaining(log).trim(leaf.next))
+                log.delete(key)
+            return self.inner.execute(request)
+
+    report = check(None, Collecting(log.store), CheckOptions(read_data=True))
+    assert (report.findings, report.remote_bytes) == ((), sum(row.size for row in rows_of(log)))
+
+
+def rows_of(log: Scenario) -> list[Row]:
+    return drive(log.store, copies.rows_of(log.root()))
