@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructField, StructType
 
 from tests.spark.staging import NOW_MS, TEXT, Bucket, batch_of, schema_of, values
 from tests.unit.format.twins import at_work, compiled, each_twin, needs_both  # noqa: F401 - the fixture
@@ -196,25 +195,6 @@ def test_columns_that_cannot_be_written(columns: str, topic: str | None, words: 
         WriteSchema.from_spark(schema_of(columns), topic=topic)
     assert words in str(told.value)
     assert "\n" not in str(told.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "hint"),
-    [
-        ("timestamp", LongType(), "timestamp_millis(Timestamp) of milliseconds, timestamp_seconds(Timestamp) of"),
-        ("timestamp", StringType(), "cast(Timestamp as timestamp)"),
-        ("value", StructType([StructField("id", LongType())]), "to_json(Value)"),
-        ("key", ArrayType(LongType()), "to_json(Key)"),
-        ("key", LongType(), "cast(Key as string)"),
-        ("headers", MapType(StringType(), StringType()), "transform(map_entries(Headers), e -> struct(e.key as key, "),
-        ("partition", LongType(), "cast(Partition as int)"),
-    ],
-)
-def test_a_column_of_another_type_is_told_with_what_converts_it(name: str, kind: DataType, hint: str) -> None:
-    schema = StructType([StructField("value", StringType()), StructField(name.capitalize(), kind)])
-    with pytest.raises(ConfigError) as told:
-        WriteSchema.from_spark(schema if name != "value" else StructType(schema.fields[1:]), topic="flights")
-    assert str(told.value.hint).startswith(hint)
 
 
 def test_columns_of_the_source_are_taken_back_in_any_letters() -> None:

@@ -41,10 +41,6 @@ def test_others_are_told_nothing(every_seconds: float, size: int, tasks: int) ->
     assert not any(said(TriggerPace(), every_seconds, [("flights", 0, size)] * tasks, 100))
 
 
-def test_one_segment_a_day_more_than_the_limit_is_told() -> None:
-    assert any(said(TriggerPace(), 86_400 / (SEGMENTS_A_DAY + 1), [("flights", 0, 10)], 100))
-
-
 def test_partitions_are_judged_alone_and_idle_triggers_do_not_count() -> None:
     spread = [("flights", partition, 4000) for partition in range(100)]
     assert not any(said(TriggerPace(), 60.0, spread, 100))

@@ -2,40 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import importlib.util
 import subprocess
 import sys
-import types
 
 import pytest
-
-from tiered.spark.worker import keep_modules
-
-
-@pytest.mark.parametrize(
-    ("started_as", "kept"),
-    [
-        ("pyspark.daemon", True),
-        ("pyspark.worker", True),
-        ("pyspark.sql.worker.plan_data_source_read", True),
-        ("pytest.__main__", False),
-        (None, False),
-    ],
-)
-def test_modules_are_kept_in_a_worker_alone(
-    started_as: str | None, kept: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    main = types.ModuleType("__main__")
-    main.__spec__ = importlib.util.spec_from_loader(started_as, None) if started_as else None
-    before = gc.get_freeze_count()
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "__main__", main)
-        keep_modules()
-    try:
-        assert (gc.get_freeze_count() > before) is kept
-    finally:
-        gc.unfreeze()
 
 
 def in_a_worker(code: str) -> str:

@@ -77,12 +77,6 @@ from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.plan.side_files import SideFileVerdict
 
 OFFSET_CHECKPOINTS = (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME, CLEANER_NAME)
-RENAMED = {
-    "delete": "waits to be removed",
-    "future": "is the copy of a partition that moves here, not whole yet: the move, run again, completes it",
-    "stray": "was set aside by a broker that should not have it: it is kept and never read",
-}
-"""Explanation of a renamed partition directory, by kind."""
 UNREADABLE = "unreadable"
 """Code of a finding about a file that this process cannot read: it may be whole or damaged."""
 
@@ -211,7 +205,7 @@ class LocalCheck:
             if isinstance(folder, StrangeFolder):
                 root.error("directory_name", folder.refusal.message)
             elif folder.kind:
-                root.add(Severity.INFO, "renamed_directory", f"{folder.name} {RENAMED[folder.kind]}")
+                root.add(Severity.INFO, "renamed_directory", f"{folder.name} was renamed by a broker and is never read")
             elif not self.topics or folder.tp.topic in self.topics:
                 found.append((folder.tp, self.directory / folder.name))
         return sorted(found)

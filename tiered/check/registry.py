@@ -94,7 +94,7 @@ def unregistered(
                 f"{text}, and something came later; `tiered maintain --only collect --orphans` deletes it",
             )
         elif unnamed.in_use:
-            found.error("unregistered", describe(unnamed, entries))
+            found.error("unregistered", describe(unnamed))
         else:
             text = f"topic id {unnamed.topic_id}: {_listed(unnamed.partitions)} wait for a registry entry"
             found.add(Severity.INFO, "unregistered_roots", f"{text}: a registration did not end")
@@ -168,21 +168,11 @@ def _topic_in_roots(topic_id: UUID, partitions: Sequence[int]) -> Steps[tuple[st
     return topic, False
 
 
-def describe(unnamed: Unnamed, entries: Mapping[str, TopicEntry]) -> str:
-    """Return one sentence that says why no entry names the partitions of ``unnamed``. ``entries``: by topic name."""
-    entry = entries.get(unnamed.topic)
-    other = next((each for each in entries.values() if each.topic_id == unnamed.topic_id), None)
-    if entry is not None and entry.topic_id == unnamed.topic_id:
-        what = f"the entry names {entry.partitions} partitions"
-    elif entry is not None:
-        what = f"the entry of topic {entry.name} names another topic id, {entry.topic_id}"
-    elif other is not None:
-        what = f"only the entry of topic {other.name} names that id, with {other.partitions} partitions"
-    else:
-        what = "no registry entry names that id"
+def describe(unnamed: Unnamed) -> str:
+    """Return one sentence about partitions that no registry entry names."""
     return (
         f"the bucket holds {_listed(unnamed.partitions)} of topic {unnamed.topic or 'of unknown name'}, id "
-        f"{unnamed.topic_id}, and {what}; see `tiered repair {unnamed.topic or ''} --dry-run`"
+        f"{unnamed.topic_id}, and no registry entry names them; see `tiered repair {unnamed.topic or ''} --dry-run`"
     )
 
 
@@ -195,9 +185,8 @@ def need_all_named(
     """
     for unnamed in (yield from find_unnamed(listed, entries, {})):
         if unnamed.in_use and (not topics or unnamed.topic in topics):
-            by_name = {entry.name: entry for entry in entries}
             raise CorruptionError(
-                describe(unnamed, by_name),
+                describe(unnamed),
                 path_or_key=topic_key(unnamed.topic) if unnamed.topic else TOPICS_PREFIX,
                 hint="" if topics else "to leave this topic out, name the other topics",
             )

@@ -15,12 +15,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from uuid import UUID
 
-from tiered.errors import CorruptionError, RemotePermissionError
+from tiered.errors import CorruptionError
 from tiered.format.keys import (
-    ErasureNoteKey,
     erasure_prefix,
     erasure_receipt_key,
     join_uid,
@@ -73,11 +72,7 @@ def decode_note(key: str, data: bytes | memoryview) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """Erasure ``job`` whose records in offsets ``start`` to ``end`` (exclusive) may be readable again.
-
-    ``records``: their number, -1 if a note cannot be read. ``job`` is ``""`` if notes may not be listed; the other
-    fields are then 0.
-    """
+    """Erasure ``job`` whose ``records`` in offsets ``start`` to ``end`` (exclusive) may be readable again."""
 
     job: str
     start: int
@@ -86,11 +81,7 @@ class Undone:
 
     def sentence(self, tp: TopicPartition, topic_id: UUID, advice: str) -> str:
         """Return the warning for the user. ``advice``: how to erase the records again."""
-        prefix = erasure_prefix(topic_id, tp.partition)
-        if not self.job:
-            return f"{tp}: {prefix} may not be listed here: erased records may be there again"
-        unread = "records (a note of it cannot be read)"
-        which = unread if self.records < 0 else f"{self.records} {'record' if self.records == 1 else 'records'}"
+        which = f"{self.records} {'record' if self.records == 1 else 'records'}"
         receipt = erasure_receipt_key(topic_id, tp.partition, self.job)
         return (
             f"{tp}: {which} that {self.job} erased from offsets {self.start} to {self.end} may be there again: "
@@ -98,68 +89,36 @@ class Undone:
         )
 
 
-class _Note(NamedTuple):
-    """Decoded note. ``before``: key of the segment that was rewritten. ``at_ms``: time of the rewrite."""
-
-    before: str
-    at_ms: int
-    undone: Undone
-
-
-def undone_steps(
-    topic_id: UUID, partition: int, rows: Sequence[Row], older: Sequence[Row], since_ms: int
-) -> Steps[tuple[Undone, ...]]:
+def undone_steps(topic_id: UUID, partition: int, rows: Sequence[Row], since_ms: int) -> Steps[tuple[Undone, ...]]:
     """Return the erasures that a catalog with ``rows`` would undo, one entry per erasure.
 
-    ``older``: rows of the catalog at ``since_ms``. Each of them that is also in ``rows`` undoes later erasures in its
-    offsets. If notes may not be listed, the one entry has an empty ``job``.
+    ``since_ms``: time of that catalog. Its segments undo later erasures in their offsets. Raises CorruptionError for a
+    damaged note.
     """
-    held = {uid_of(row) for row in rows if row.size}
-    stood = [row for row in older if row.size and uid_of(row) in held]
-    if not held:
-        return ()
-    try:
-        listed = yield from list_all(erasure_prefix(topic_id, partition))
-    except RemotePermissionError:
-        return (Undone("", 0, 0, 0),)
-    found: dict[tuple[str, str], _Note] = {}
-    for entry in listed:
+    held = [row for row in rows if row.size]
+    uids = {uid_of(row) for row in held}
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for entry in (yield from list_all(erasure_prefix(topic_id, partition))) if held else ():
         parsed = parse_erasure_note_key(entry.key)
-        if parsed is None or parsed.uid in held:
+        if parsed is None or parsed.uid in uids or not any(row.base <= parsed.base < row.next for row in rows):
             continue
-        if not any(row.base <= parsed.base < row.next for row in rows):
+        got = yield Get(entry.key, max_bytes=MAX_NOTE_BYTES)
+        if not isinstance(got, Object):
             continue
-        note = yield from _load_note(entry.key, parsed)
-        start, end, at_ms = note.undone.start, note.undone.end, note.at_ms
-        meets = at_ms >= since_ms and any(row.base < end and start < row.next for row in stood)
-        counts = meets or uid_of_key(note.before) in held or note.undone.records < 0
-        if counts and found.get((parsed.erasure, note.before), note).at_ms <= at_ms:
-            found[parsed.erasure, note.before] = note
-    return _together([note.undone for note in found.values()])
-
-
-def _load_note(key: str, parsed: ErasureNoteKey) -> Steps[_Note]:
-    """Read a note. A missing or damaged note blocks no repair: return its key's offset, with ``records`` -1."""
-    try:
-        got = yield Get(key, max_bytes=MAX_NOTE_BYTES)
-        if isinstance(got, Object):
-            note = decode_note(key, got.data)
-            erased = Undone(parsed.erasure, note["start_offset"], note["end_offset"], note["records"])
-            return _Note(note["before"], note["at_ms"], erased)
-    except CorruptionError:
-        pass
-    return _Note(key, 0, Undone(parsed.erasure, parsed.base, parsed.base, -1))
-
-
-def _together(found: Sequence[Undone]) -> tuple[Undone, ...]:
-    jobs: dict[str, list[Undone]] = {}
-    for one in found:
-        jobs.setdefault(one.job, []).append(one)
+        note = decode_note(entry.key, got.data)
+        start, end, at_ms, which = note["start_offset"], note["end_offset"], note["at_ms"], note["before"]
+        meets = at_ms >= since_ms and any(row.base < end and start < row.next for row in held)
+        if (meets or uid_of_key(which) in uids) and found.get((parsed.erasure, which), note)["at_ms"] <= at_ms:
+            found[parsed.erasure, which] = note
+    jobs: dict[str, list[dict[str, Any]]] = {}
+    for (job, _), note in sorted(found.items()):
+        jobs.setdefault(job, []).append(note)
     return tuple(
-        Undone(job, min(one.start for one in each), max(one.end for one in each), _count(each))
-        for job, each in sorted(jobs.items())
+        Undone(
+            job,
+            min(note["start_offset"] for note in notes),
+            max(note["end_offset"] for note in notes),
+            sum(note["records"] for note in notes),
+        )
+        for job, notes in jobs.items()
     )
-
-
-def _count(each: Sequence[Undone]) -> int:
-    return -1 if any(one.records < 0 for one in each) else sum(one.records for one in each)

@@ -478,7 +478,7 @@ def _undone(ground: Ground, base: RebuiltContent) -> Steps[tuple[Undone, ...]]:
     if base.now is not None:  # only rows that are named again, not those named all the time
         named = {(row.id_hi, row.id_lo) for row in (yield from rows_of(base.now))}
         rows = [row for row in rows if (row.id_hi, row.id_lo) not in named]
-    return (yield from undone_steps(ground.entry.topic_id, ground.tp.partition, rows, rows, base.copied_ms))
+    return (yield from undone_steps(ground.entry.topic_id, ground.tp.partition, rows, base.copied_ms))
 
 
 def _need_sound(root: Root) -> None:

@@ -182,7 +182,7 @@ def _replaced_log(
     one = DamagedRow(ground.entry.topic_id, ground.tp, row, RepairSource(log.key, row.size, run=run))
     if not run or (yield from plan_remains(one, pinned, accepted=False))[0]:
         return (yield from _lost(ground, pinned, row, log, index, known=known))
-    undone = yield from undone_steps(ground.entry.topic_id, ground.tp.partition, [row], [row], 0)
+    undone = yield from undone_steps(ground.entry.topic_id, ground.tp.partition, [row], 0)
     again = f"run `tiered erase {ground.tp.topic}:{ground.tp.partition}` again"
     sentences = tuple([each.sentence(ground.tp, ground.entry.topic_id, again) for each in undone])
     remedy = f"write the local segments of offsets {row.base} to {row.next} as a new segment"

@@ -311,7 +311,7 @@ class _Partition:
         undone: tuple[Undone, ...] = ()
         if taken is not None:
             topic_id, since_ms = self.source.topic_id, taken.root.commit.ts_ms
-            undone = yield from undone_steps(topic_id, self.tp.partition, rows, rows, since_ms)
+            undone = yield from undone_steps(topic_id, self.tp.partition, rows, since_ms)
         notes = tuple(f"{self.tp}: {note}" for note in wrong.notes)
         return PartitionRestore(
             self.tp, self.entry, self.source, pinned, rows, before, end, taken, undone=undone, notes=notes

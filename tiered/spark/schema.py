@@ -31,9 +31,7 @@ from pyspark.sql.types import (
     BinaryType,
     DataType,
     IntegerType,
-    IntegralType,
     LongType,
-    MapType,
     StringType,
     StructField,
     StructType,
@@ -175,7 +173,7 @@ class WriteSchema:
                 wanted = " or ".join(kind.simpleString() for kind in WRITABLE[name])
                 raise ConfigError(
                     f"column {field.name} is {field.dataType.simpleString()}, not {wanted}",
-                    hint=_conversion(name, field),
+                    hint="convert it with to_json, timestamp_millis or cast",
                 )
             places[name] = at
         if "value" not in places:
@@ -255,21 +253,6 @@ def _numbers(column: pa.Array, instead: int) -> Int64s:
     """Return the column as a numpy array, with ``instead`` for nulls."""
     whole: Int64s = pc.fill_null(column.cast(pa.int64()), instead).to_numpy(zero_copy_only=False)
     return whole
-
-
-def _conversion(name: str, field: StructField) -> str:
-    """Return a Spark expression that converts ``field``, which has a wrong type, to the type of the column ``name``.
-
-    It is the hint of an error. A plain cast may be impossible or wrong.
-    """
-    kind, column = field.dataType, field.name
-    if name == "timestamp" and isinstance(kind, IntegralType):
-        return f"timestamp_millis({column}) of milliseconds, timestamp_seconds({column}) of seconds"
-    if name == "headers" and isinstance(kind, MapType):
-        return f"transform(map_entries({column}), e -> struct(e.key as key, cast(e.value as binary) as value))"
-    if WRITABLE[name] is _TEXT_OR_BYTES and isinstance(kind, ArrayType | MapType | StructType):
-        return f"to_json({column})"
-    return f"cast({column} as {WRITABLE[name][-1].simpleString()})"
 
 
 def _written_shape(kind: DataType) -> str:

@@ -95,20 +95,6 @@ def test_an_exchange_that_a_killed_broker_left_is_told_and_no_damage(kafka_fixtu
     assert told == {("unfinished_rewrite", Severity.WARNING)}
 
 
-def test_a_renamed_directory_is_told_by_what_it_is(kafka_fixtures: Path, tmp_path: Path) -> None:
-    directory = directory_of(kafka_fixtures, tmp_path, "orders-0", "orders-1", "orders-2")
-    for number, kind in enumerate(("delete", "future", "stray")):
-        (directory / f"orders-{number}").rename(directory / f"orders-{number}.{'ab' * 16}-{kind}")
-    told = {each.message.split()[0].rpartition("-")[2]: each for each in check(directory, None).findings}
-    assert {kind: each.severity for kind, each in told.items()} == {
-        "delete": Severity.INFO,
-        "future": Severity.INFO,
-        "stray": Severity.INFO,
-    }
-    assert "moves here" in told["future"].message
-    assert "it is kept and never read" in told["stray"].message
-
-
 def test_two_topics_of_one_name_are_told_and_the_fewer_partitions_out_of_service(
     kafka_fixtures: Path, tmp_path: Path
 ) -> None:
@@ -127,11 +113,11 @@ def test_two_topics_of_one_name_are_told_and_the_fewer_partitions_out_of_service
         positions, unreadable = view.positions()
         assert [(tp.partition, at.end_offset) for tp, at in sorted(positions.items())] == [(0, 10), (2, 10)]
         assert [*unreadable] == [other]
-        with pytest.raises(CorruptionError, match="the directory has two topics of one name"):
+        with pytest.raises(CorruptionError, match="names topic id"):
             view.partition(other)
     with LocalLog.open(directory) as log:
         assert [*log.out_of_service] == [other]
-        with pytest.raises(CorruptionError, match="the directory has two topics of one name"):
+        with pytest.raises(CorruptionError, match="names topic id"):
             log.partition(other)
 
 

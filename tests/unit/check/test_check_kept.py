@@ -21,9 +21,8 @@ from tiered.format.keys import (
     snap_key,
 )
 from tiered.format.root import encode_root
-from tiered.model import TRASH_LIST, Row
+from tiered.model import Row
 from tiered.remote.catalog import Catalog
-from tiered.remote.gc.garbage import Collector, page_key_of
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import create_snapshot, delete_snapshot
 from tiered.store.base import Head, Outcome, StoreAround, StoreRequest
@@ -73,19 +72,6 @@ def test_a_whole_one_is_clean(log: Scenario, read_data: bool) -> None:
     assert seen(log, read_data=read_data) == []
 
 
-def test_a_bundle_of_another_segment_is_told_that_only_a_snapshot_names(log: Scenario) -> None:
-    """The object is whole, and of the same size."""
-    rows, topic_id = log.rows(), log.root().topic_id
-    snapshot, row = kept(log)
-    other = next(each for each in rows[1:] if each.idx_len == row.idx_len)
-    key = index_key(topic_id, 0, row)
-    log.replace(key, log.read(index_key(topic_id, 0, other)))
-    (found,) = seen(log)
-    assert (found.severity, found.code, found.where) == (Severity.WARNING, "snapshot_index", snapshot)
-    assert "`tiered restore --as-of kept`" in found.message
-    assert f"{key}, with offsets {row.base} to {row.next}: the .idx describes other bytes" in found.message
-
-
 def held(log: Scenario, segments: int) -> tuple[str, list[Row]]:
     """A snapshot, and the rows of so many segments that nothing else names."""
     root, rows = log.root(), log.rows()[:segments]
@@ -130,21 +116,6 @@ def test_a_root_that_was_copied_over_a_snapshot_is_told(log: Scenario, source: s
     assert "is no snapshot: a root was copied there" in found.message
     assert "put the object back from a version or a backup of the bucket, or delete the snapshot" in found.message
     log.replace(snapshot, right)
-    assert seen(log) == []
-
-
-def test_a_garbage_page_that_cannot_be_read_is_told_and_may_go(log: Scenario) -> None:
-    catalog = trimmed(log, trash_entries=1, trash_page=1)
-    entry = next(entry for entry in log.root().trash if entry.what == TRASH_LIST)
-    key = page_key_of(log.root(), entry)
-    assert seen(log) == []
-    hurt(log, key)
-    (found,) = seen(log)
-    assert (found.severity, found.code, found.where) == (Severity.ERROR, "garbage", key)
-    assert "or delete the one object" in found.message
-    log.delete(key)
-    assert seen(log) == []
-    drive(log.store, Collector(catalog, 0).run())
     assert seen(log) == []
 
 

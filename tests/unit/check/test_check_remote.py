@@ -25,8 +25,7 @@ from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
-from tiered.store.base import ABSENT, List, ListPage, Object, Outcome, Put, Store, StoreAround, StoreRequest
-from tiered.store.directory_files import object_path
+from tiered.store.base import Object, Outcome, StoreAround, StoreRequest
 from tiered.store.location import open_store
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 
@@ -234,31 +233,6 @@ def test_a_root_that_is_too_large_is_not_fetched(log: Scenario, monkeypatch: pyt
     report = check(None, log.store)
     assert codes(report) == {"root"}
     assert "more than the limit of 100" in report.findings[0].message
-
-
-@pytest.mark.parametrize("damage", ["cut", "a folder"])
-def test_an_object_that_the_store_cannot_read_is_a_finding(log: Scenario, damage: str) -> None:
-    """A folder as a store: a file below it that somebody cut, or that is none. The rest is listed and looked at."""
-    store = open_store(f"file://{log.directory.parent}/store")
-    for key in _keys(log.store):
-        store.execute(Put(key, log.read(key), ABSENT))
-    row = log.rows()[1]
-    path = Path(object_path(log.directory.parent / "store", log.log_key(row)))
-    data = path.read_bytes()
-    path.unlink()
-    if damage == "cut":
-        path.write_bytes(data[:-1])
-    else:
-        path.mkdir()
-    report = check(None, store)
-    assert {(f.code, f.where) for f in report.findings} == {("object_size", log.log_key(row))}
-
-
-def _keys(store: Store) -> list[str]:
-    page = store.execute(List(""))
-    assert isinstance(page, ListPage)
-    assert not page.more
-    return [entry.key for entry in page.entries]
 
 
 def _transactions(directory: Path, url: str, monkeypatch: pytest.MonkeyPatch, **lost: bytes) -> None:

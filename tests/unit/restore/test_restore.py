@@ -7,11 +7,8 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import tiered
 from tests.support.admin import apply_repair, check, plan_repair, restore
@@ -31,20 +28,16 @@ from tiered.errors import (
 )
 from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.bundle import decode_bundle, encode_bundle
-from tiered.format.keys import Role
 from tiered.format.root import decode_root
-from tiered.format.rows import Rows
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import DiskSpace, PosixFiles, translate
 from tiered.model import NewRecord, Row, TopicPartition
-from tiered.plan.commit import Stamp, create_root
 from tiered.plan.maintenance import MaintenanceKind
-from tiered.remote.catalog_view import CatalogView
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import load_topic
 from tiered.repair.plan import RepairOptions
-from tiered.restore.plan import RestoreOptions, choose_rows
+from tiered.restore.plan import RestoreOptions
 from tiered.store.capabilities import probe
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
@@ -270,7 +263,7 @@ def _garbage_root(log: Scenario) -> None:
     log.replace(log.root_key(1), b"OLC1")
 
 
-@pytest.mark.parametrize("damage", [_flip_log, _cut_log, _lengthen_log, _garbage_root])
+@pytest.mark.parametrize("damage", [_flip_log, _cut_log, _lengthen_log, _lose_log, _garbage_root])
 def test_damaged_data_leaves_nothing_behind(log: Scenario, tmp_path: Path, damage: Callable[[Scenario], None]) -> None:
     damage(log)
     with pytest.raises(CorruptionError) as caught:
@@ -373,14 +366,6 @@ def test_names_that_are_not_there(log: Scenario, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_an_object_that_is_gone_is_named(log: Scenario, tmp_path: Path) -> None:
-    row = log.rows()[1]
-    _lose_log(log)
-    with pytest.raises(CorruptionError, match="is gone") as caught:
-        restore(log.store, tmp_path / "new")
-    assert (caught.value.path_or_key, caught.value.offset) == (log.log_key(row), row.base)
-
-
 @pytest.mark.parametrize("number", [1, -1])
 def test_what_was_given_up_in_the_bucket_hides_nothing_behind_it(tmp_path: Path, number: int) -> None:
     """Its bundle says who wrote, if it is there."""
@@ -451,28 +436,3 @@ def test_a_topic_that_was_never_uploaded_begins_empty(log: Scenario, tmp_path: P
     with tiered.open(tmp_path / "new", log.url) as new:
         assert new.topic("idle").append(b"first").offset == 0
         new.sync(timeout=60)
-
-
-def _row(base: int, end: int, size: int, max_ts: int) -> Row:
-    return Row(base, end, 0, max_ts, size, 0, 0, base, 0, 1, end - base, 0, 0)
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 100), st.integers(0, 50)), max_size=12),
-    st.one_of(st.none(), st.integers(1, 400)),
-    st.one_of(st.none(), st.integers(0, 60)),
-)
-def test_chosen_rows_are_the_newest_and_contiguous(
-    shapes: list[tuple[int, int]], newest_bytes: int | None, since_ms: int | None
-) -> None:
-    rows = [_row(i * 10, i * 10 + 10, size, max_ts) for i, (size, max_ts) in enumerate(shapes)]
-    stamp = Stamp("0" * 32, 0, Role.WRITER, 1, "test")
-    pinned = CatalogView.from_root(replace(create_root(UUID(int=1), 0, TOPIC, stamp), rows=Rows.from_rows(rows)))
-    chosen = drive(MemoryStore(), choose_rows(pinned, newest_bytes=newest_bytes, since_ms=since_ms))
-    assert list(chosen) == rows[len(rows) - len(chosen) :]
-    if since_ms is not None:
-        wanted = [row for row in rows if row.max_ts >= since_ms]
-        assert newest_bytes is not None or set(wanted) <= set(chosen)
-        assert not wanted or not chosen or newest_bytes is not None or chosen[0] == wanted[0]
-    if newest_bytes is not None and len(chosen) > 1:
-        assert sum(row.size for row in chosen) <= newest_bytes
