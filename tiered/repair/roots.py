@@ -282,8 +282,7 @@ def _with_since(
 ) -> Steps[RebuiltContent]:
     """Return the content of a new root: the copy, and the uploads or sink batches that came after its end.
 
-    ``where``, ``rows``: place and rows of the copy. Raises CorruptionError if these uploads or batches are damaged,
-    contradict each other, or have no proven order.
+    ``where``, ``rows``: place and rows of the copy.
     """
     copied_ms = copy.commit.ts_ms
     if copy.writer.volume == SPARK_VOLUME:
@@ -415,8 +414,7 @@ def _planned(
     """Return the actions that write the new root, and the catalog after them.
 
     ``there``: the stored root. ``why``: its damage. ``base``: content of the new root. The catalog is None, and the
-    action has no remedy, if offsets would be lost without ``accept_loss``. Raises CorruptionError if the new root would
-    break a rule.
+    action has no remedy, if offsets would be lost without ``accept_loss``.
     """
     topic_id, tp = ground.entry.topic_id, ground.tp
     copy, rows = base.copy, [*base.rows, *base.since]

@@ -70,9 +70,6 @@ SPARE_BYTES = 64 * 1024 * 1024
 """Free space that a restore must leave."""
 
 
-_CUT_FIELDS = ("crc", "records", "min_ts", "max_ts", "leader_epoch")
-"""Fields of a row that change when its segment is cut."""
-
 FETCH_ATTEMPTS = 2
 """Fetches of a damaged body before its object counts as damaged."""
 
@@ -386,8 +383,8 @@ class SegmentFetch:
             self._write_indexes(indexes.offset_index, indexes.time_index)
         whole = self
         if self.is_cut:
-            totals = (scan.crc32c, scan.records, scan.min_timestamp, scan.max_timestamp, scan.leader_epoch)
-            whole = replace(self, row=self.row._replace(**dict(zip(_CUT_FIELDS, totals, strict=True))))
+            row = self.row._replace(crc=scan.crc32c, records=scan.records, leader_epoch=scan.leader_epoch)
+            whole = replace(self, row=row._replace(min_ts=scan.min_timestamp, max_ts=scan.max_timestamp))
         more, stats = whole._write_side_files(indexes)
         return Fetched(self.row.base, (*notes, *more), stats)
 

@@ -120,10 +120,7 @@ class Standby:
         self._leaving: list[Path] = []
 
     def __enter__(self) -> Self:
-        """Lock the directory, and mark it if it is new.
-
-        Raises ConfigError for a directory that is no standby of this bucket, LockedError if another process uses it.
-        """
+        """Lock the directory, and mark it if it is new."""
         files, directory = self._files, self.directory
         if self._url.startswith("file://"):
             StoreLocation.parse(self._url, environ={}).refuse_overlap(directory)

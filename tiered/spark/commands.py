@@ -293,8 +293,7 @@ def _exported(
     """Read the records since the checkpoint with this library's stream source. Return the number of rows per batch.
 
     ``read``: options of the source. ``start``: starts the query that writes the rows. Spark's checkpoint and the
-    transaction of the format make an export exactly once. Raises JobFailedError if the query fails in Spark, and errors
-    of the library as they are.
+    transaction of the format make an export exactly once.
     """
     register(runner.session)
     s3 = {word: str(value) for word, value in runner.s3.items() if not word.startswith("sse")}

@@ -23,10 +23,11 @@ succeed. That is an error if the earlier use had no topic in common, and a warni
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from uuid import UUID
@@ -73,11 +74,14 @@ class TaskStaged(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """Plan of a write. Both writers use it, and Spark pickles it to the tasks. It contains no credentials."""
+    """Plan of a write. Both writers use it, and Spark pickles it to the tasks. It contains no credentials.
+
+    ``named``: the topic of the option, which the planner looks up. None: only rows name topics, and tasks look them up.
+    """
 
     options: WriteOptions
     schema: WriteSchema
-    topics: SinkTopics
+    named: SinkTopic | None
     capabilities: Capabilities
 
     @classmethod
@@ -95,14 +99,26 @@ class WritePlan:
             )
         columns = WriteSchema.from_spark(schema, topic=options.topic)
         store = store_of(options.path, options)
-        return cls(options, columns, SinkTopics.plan(options, store), capabilities_of(store))
+        named = None if options.topic is None else find_topic(options, store, options.topic)
+        if named is not None and options.txn_id is None:  # with an id the job may be committed: its commit checks this
+            drive(store, need_partition(named.name, named.topic_id, named.partitions))
+        return cls(options, columns, named, capabilities_of(store))
 
     def stage(self, rows: Iterator[pa.RecordBatch], job: Job) -> TaskStaged:
         """Upload all rows of one task as staged segments. Return the message that names them to the commit."""
         start_task()
         store = store_of(self.options.path, self.options)
-        staging = TaskStaging(store, self.schema, self.topics.finder(store), job, self.capabilities)
+        find = functools.cache(functools.partial(self._topic, store))
+        staging = TaskStaging(store, self.schema, find, job, self.capabilities)
         return TaskStaged(job, staging.write(rows))
+
+    def _topic(self, store: Store, name: str | None) -> SinkTopic:
+        """Return the topic that a row names, or for None that of the option."""
+        if name is not None:
+            return find_topic(self.options, store, name)
+        if self.named is None:
+            raise ConfigError("no topic was named", hint='give option("topic", ...) or a column topic')
+        return self.named
 
     def commit(self, txn: str, batch: int, messages: Messages) -> None:
         """Commit the rows of all tasks. If an earlier attempt already has a decision, commit its rows instead.
@@ -227,49 +243,6 @@ def find_topic(options: WriteOptions, store: Store, name: str) -> SinkTopic:
     if entry.state != STATE_OPEN:
         raise ConfigError(f"nothing can be written to topic {name}: it is {entry.state}", hint="write to another topic")
     return SinkTopic(entry.name, entry.topic_id, entry.partitions, entry.settings)
-
-
-@dataclass(frozen=True, slots=True)
-class SinkTopics:
-    """Topics of one write. ``named``: the topic of the option, None without the option.
-
-    The planner looks up ``named``. Tasks look up topics that only rows name.
-    """
-
-    options: WriteOptions
-    named: SinkTopic | None
-
-    @classmethod
-    def plan(cls, options: WriteOptions, store: Store) -> SinkTopics:
-        """Return the topics of a write. Look up the topic of the option, so that its errors come before any task runs.
-
-        Raises UnknownTopicError for a missing topic, ConfigError for one that is being deleted. Raises FencedError if
-        local logs own all partitions.
-
-        With a ``txnId`` only the commit checks the owner, because the job may be committed already.
-        """
-        named = None if options.topic is None else find_topic(options, store, options.topic)
-        if named is not None and options.txn_id is None:
-            drive(store, need_partition(named.name, named.topic_id, named.partitions))
-        return cls(options, named)
-
-    def finder(self, store: Store) -> Callable[[str | None], SinkTopic]:
-        """Return a function that looks up a topic by name, once per task. Its argument None means ``named``.
-
-        It raises UnknownTopicError for a missing topic, and ConfigError for None without ``named``.
-        """
-        found: dict[str, SinkTopic] = {}
-
-        def find(name: str | None) -> SinkTopic:
-            if name is None:
-                if self.named is None:
-                    raise ConfigError("no topic was named", hint='give option("topic", ...) or a column topic')
-                return self.named
-            if name not in found:
-                found[name] = find_topic(self.options, store, name)
-            return found[name]
-
-        return find
 
 
 # -- commit on the driver --------------------------------------------------------------------------------------------

@@ -319,10 +319,7 @@ class PinnedPiece:
         self._missing_until = end
 
     def _skip(self, stream: PartitionStream | None) -> None:
-        """Skip the missing offsets at which the read has stopped; all of them if ``stream`` is None.
-
-        Raises OffsetOutOfRangeError if ``failOnDataLoss`` is true.
-        """
+        """Skip the missing offsets at which the read has stopped; all of them if ``stream`` is None."""
         tp, end = self._piece.tp, self._piece.end
         until = end if stream is None else min(end, self._missing_until)
         earliest, latest = (stream.earliest(), stream.latest()) if stream is not None else (end, end)

@@ -456,10 +456,7 @@ def compact(
 
 
 def _round(runner: JobRunner, planned: PlannedRound, why: str) -> dict[str, Any]:
-    """Run one round, and return its result as JSON values. ``why``: reason for the commits.
-
-    Raises FencedError if another maintainer claims the partition, NotFoundError if others changed the round's rows.
-    """
+    """Run one round, and return its result as JSON values. ``why``: reason for the commits."""
     name = f"{planned.round.topic}-{planned.round.partition}"
     with Shuffled(runner, planned) as shuffled:
         notes = shuffled.notes(f"{name}: the newest record of each key")
