@@ -65,9 +65,8 @@ def test_a_reader_of_one_directory_says_that_a_partition_lies_in_another(tmp_pat
             lambda: reader.to_arrow("t"),
             reads.end_offsets,
         ):
-            with pytest.raises(UnknownTopicError, match=f"holds no partition t-{away}") as refused:
+            with pytest.raises(UnknownTopicError, match=f"holds no partition t-{away}"):
                 look()
-            assert refused.value.hint.endswith(f"this one has partitions of t: {here[0]}, {here[1]}")
     with tiered.open_reader(log_dir=tmp_path / "y") as reader:
         assert [record.value for record in reader.topic("t").read(away)] == [b"%d" % away]
 

@@ -107,8 +107,7 @@ class LogCleaner:
         """Run up to ``ROUNDS_AT_ONCE`` rounds, each over the dirtiest partition, until none is dirty enough.
 
         Do nothing while ``cleaner_enabled`` is False. If ``cleanup.policy`` has ``delete``, too, apply retention after
-        the round. Errors of partitions are not raised: the result has the first one, and the other partitions are
-        cleaned. ``now_ms``: wall clock.
+        the round. The result has the first error of a partition; the others are cleaned.
         """
         done = PassResult()
         failed: set[TopicPartition] = set()
@@ -134,8 +133,8 @@ class LogCleaner:
     def clean(self, tp: TopicPartition) -> CleaningReport | None:
         """Run one round over ``tp`` now, even if little of it is dirty. Return None if no dirty segment can be cleaned.
 
-        Raises UnknownTopicError, and ConfigError with the reason if the partition must not be cleaned. A failed round
-        raises CorruptionError, DiskFullError, LocalIOError or CleaningStoppedError.
+        Raises UnknownTopicError, ConfigError with the reason if the partition must not be cleaned, and the errors of
+        :meth:`CleaningRound.run`.
         """
         writer = self._find(tp)
         refused = self._refused(writer) or ("" if self._reserve_partition(tp) else BEING_CLEANED)
@@ -180,10 +179,7 @@ class LogCleaner:
                 self._paused += Counter()  # forgets those at zero
 
     def stop(self) -> None:
-        """Request that running rounds stop between two batches. No new round starts.
-
-        Segments that a round has replaced already stay replaced. Returns at once. Call it when the log closes.
-        """
+        """Request that running rounds stop between two batches, because the log closes. No new round starts."""
         self._stopping.set()
 
     def forget_gone(self) -> None:
@@ -222,8 +218,8 @@ class LogCleaner:
     def _candidates(self, now_ms: int, failed: set[TopicPartition], done: PassResult) -> Iterable[Subject]:
         """Yield the partitions that may be cleaned now, also those that are not dirty enough.
 
-        Open transactions are read only for a partition that is dirty enough. ``failed``: partitions to leave out. One
-        whose state cannot be read is added, and its error goes into ``done``.
+        Open transactions are read only for a partition that is dirty enough. ``failed``, ``done``: as in
+        :meth:`_choose`.
         """
         for writer in self._roster.awake():
             tp = writer.tp
@@ -241,11 +237,7 @@ class LogCleaner:
             yield subject
 
     def _round(self, subject: Subject, candidate: CleaningCandidate, now_ms: int) -> CleaningReport:
-        """Run one round over a reserved partition, store its new first dirty offset, and return the round's counts.
-
-        Raises CleaningStoppedError if the log is closed or truncated, or the partition is paused or deleted. Raises
-        CorruptionError, DiskFullError or LocalIOError if the round fails.
-        """
+        """Run one round over a reserved partition, store its new first dirty offset, and return the round's counts."""
         tp, workers = candidate.tp, self._config.cleaner_threads
         limit = self._config.cleaner_max_bytes_per_second
         began = self._clock.monotonic()

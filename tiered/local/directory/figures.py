@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from heapq import nlargest
 from pathlib import Path
 from typing import Any
@@ -61,15 +61,7 @@ def store_report(directory: Path, files: Files, report: UpkeepReport) -> None:
 
     Raises DiskFullError, or LocalIOError if the disk fails.
     """
-    document: dict[str, Any] = {"version": VERSION, **_plain(report)}
-    document |= {"tasks": [_plain(task) for task in report.tasks], "cleaner": _plain(report.cleaner)}
-    # A line for each: json's own indentation is made by a slow encoder, at each close of a log.
-    lines = ",\n".join([f" {json.dumps(name)}: {json.dumps(value)}" for name, value in document.items()])
-    files.replace(directory / TASKS_NAME, f"{{\n{lines}\n}}\n".encode())
-
-
-def _plain(figures: UpkeepReport | TaskStatus | CleanerFigures) -> dict[str, Any]:
-    return {each.name: getattr(figures, each.name) for each in fields(figures)}
+    files.replace(directory / TASKS_NAME, json.dumps({"version": VERSION, **asdict(report)}).encode() + b"\n")
 
 
 def read_report(directory: Path, files: Files) -> UpkeepReport:

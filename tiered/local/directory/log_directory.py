@@ -108,7 +108,7 @@ class LocalLog:
             ids=ids,
             config=config,
             reserve=DiskReserve(files, directory, config),
-            sealed=self._note_seal,
+            sealed=lambda: self.notes.write_points_after_seal(),  # noqa: PLW0108 - they are made below
             cut=self._before_cut,
             failed=self._failed,
             claims=self.claims,
@@ -227,11 +227,7 @@ class LocalLog:
 
     @property
     def out_of_service(self) -> dict[TopicPartition, TieredError]:
-        """Return the error of each partition that the open took out of service.
-
-        Its files cannot be read, or its directory is missing. :meth:`partition` raises that error.
-        :meth:`partitions` lists these partitions, too.
-        """
+        """Return the error of each partition that the open took out of service, which :meth:`partition` raises."""
         return dict(self.roster.broken)
 
     def partitions(self) -> list[TopicPartition]:
@@ -240,10 +236,7 @@ class LocalLog:
         return self.roster.names()
 
     def partition(self, tp: TopicPartition) -> WriteLog:
-        """Return a partition; its first use opens it.
-
-        Raises UnknownTopicError, or the partition's error if it is out of service (:attr:`out_of_service`).
-        """
+        """Return a partition; its first use opens it. Raises UnknownTopicError, or the error of one out of service."""
         if self._closed or os.getpid() != self._pid:
             self._check_open()  # which says what is wrong
         found = self.roster.logs.get(tp)
@@ -255,7 +248,7 @@ class LocalLog:
         return found
 
     def awake(self) -> list[WriteLog]:
-        """Return the partitions that are open for writing now. All other partitions are opened at their first use."""
+        """Return the partitions that are open for writing now."""
         return self.roster.awake()
 
     def create_topic(
@@ -270,8 +263,7 @@ class LocalLog:
         """Create a topic. ``topic_id``: its id in the catalog; None makes a random one.
 
         ``held``: numbers of the partitions that this directory gets, None for all. Raises ConfigError if the topic
-        exists or its deletion is not finished, or for an invalid name or number of partitions. Raises LocalIOError if
-        the directory is offline or its disk fails.
+        exists or its deletion is not finished, or for an invalid name or number of partitions.
         """
         with self._changing():
             return self.registry.create(name, partitions, config or TopicConfig(), topic_id, held)
@@ -281,8 +273,7 @@ class LocalLog:
     ) -> TopicInfo:
         """Change settings (Kafka's names), or raise the number of partitions to ``partitions``. Return the new topic.
 
-        Raises UnknownTopicError, or ConfigError for an invalid setting or a lower number of partitions. Raises
-        LocalIOError if the directory is offline or its disk fails.
+        Raises UnknownTopicError, or ConfigError for an invalid setting or a lower number of partitions.
         """
         with self._changing():
             return self.registry.alter(name, properties or {}, partitions)
@@ -290,19 +281,14 @@ class LocalLog:
     def delete_topic(self, name: str) -> list[Path]:
         """Delete the topic: rename its directories ``-delete`` now, remove them after ``file.delete.delay.ms``.
 
-        Its entries in the claims and in the uploader's checkpoint are removed. The bucket is not changed. Reads that
-        began before may end with an error. After a crash the next open finishes the deletion. Returns the renamed
-        directories. Raises UnknownTopicError, and LockedError while an uploader runs and the topic is tiered. Raises
-        LocalIOError if the directory is offline, or its disk fails or does not answer.
+        Return the renamed directories. Its entries in the claims and in the uploader's checkpoint are removed. The
+        bucket is not changed. Raises UnknownTopicError, and LockedError while an uploader runs and the topic is tiered.
         """
         with self._changing(), self.cleaner.paused(*(tp for tp in self.roster.names() if tp.topic == name)):
             return self.registry.delete(name)
 
     def refresh_uploads(self) -> None:
-        """Read ``tiered-offset-checkpoint`` and pass each open partition its entry.
-
-        An unchanged file costs one ``stat``.
-        """
+        """Read ``tiered-offset-checkpoint`` and pass each open partition its entry."""
         self._check_open()
         self._upkeep.refresh_uploads()
 
@@ -326,9 +312,6 @@ class LocalLog:
         """Write log starts and recovery points. After a crash the next open reads only records above the points."""
         self.notes.write_points()
         self.notes.write_starts()
-
-    def _note_seal(self) -> None:
-        self.notes.write_points_after_seal()
 
     def note_positions(self) -> None:
         """Write the positions of groups to the file that the uploader reads, if they have changed."""
@@ -373,11 +356,7 @@ class LocalLog:
         self.cleaner.checkpoint.lower(tp, offset)
 
     def deferring_checkpoints(self) -> AbstractContextManager[None]:
-        """Return a context manager that writes the recovery points once, at its end, instead of after each seal.
-
-        A write takes longer the more partitions there are. A seal in the block raises LocalIOError if the directory is
-        offline.
-        """
+        """Return a context manager that writes the recovery points once, at its end, instead of after each seal."""
         self._lost()  # then the directory is offline, and every seal raises
         return self.notes.deferring_points()
 
@@ -385,10 +364,9 @@ class LocalLog:
         """Abort open transactions, flush and close all partitions, and release the lock. Idempotent.
 
         After a clean close the next open needs no recovery. Waits up to ``close_timeout_ms`` for transactions, then as
-        long again for partitions. A running round of compaction stops between two batches. Raises LocalIOError if some
-        records are not durable, if the directory was removed, or if a thread does not return from the disk. Only in the
-        last case the process keeps the lock, so that no other process writes. Raises CorruptionError if the directory
-        of a partition was removed.
+        long again for partitions. Raises LocalIOError if some records are not durable, if the directory was removed, or
+        if a thread does not return from the disk. Only in the last case the process keeps the lock, so that no other
+        process writes. Raises CorruptionError if the directory of a partition was removed.
         """
         if os.getpid() != self._pid:
             self._closed = True
@@ -484,15 +462,15 @@ class LocalLog:
         self.volume_id = ensure_volume(self.directory, self.files, self._ids, self.config)
         self._broker_epoch = read_broker_epoch(self.directory, self.files)
         clean = self.was_clean = consume_clean_mark(self.directory, self.files)
-        gone = finish_deletions(self.directory, self.files, self._leaving)
+        finish_deletions(self.directory, self.files, self._leaving, found.deleted)
         self.registry.topics = found.topics
         self._leaving.found(found.leaving)
         self._proven = frozenset(self.claims.read())
         open_partitions(self.roster, found, self.notes.read(), clean=clean, tiered=tiered)
         try:
-            self.registry.forget(gone)
+            self.registry.forget(found.deleted)
         except DiskFullError as error:
-            if gone:
+            if found.deleted:
                 raise
             # Older checkpoints only lengthen the next recovery. `tiered disk drop` must open a full disk.
             LOGGER.warning("checkpoint_failed path=%s error=%s", self.directory, error)
@@ -530,10 +508,7 @@ class LocalLog:
         return self.registry.topics[name]
 
     def _upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
-        """Return the uploader's checkpoint entry of a partition that is being opened.
-
-        Return an empty entry if the partition has only a claim proof, None if it has neither.
-        """
+        """Return the checkpoint entry of a partition; an empty one if it has only a claim proof, None without both."""
         return self.uploads.read().get(tp) or (PartitionUpload(0) if tp in self._proven else None)
 
     def _check_open(self) -> None:

@@ -29,7 +29,7 @@ from tiered.local.disk.directory_files import META_PROPERTIES_NAME, read_volume,
 from tiered.local.disk.fd_pool import PooledFiles, default_open_files
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.lock import LockTerms
-from tiered.local.disk.topics import TopicInfo, read_topics
+from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.coordinator import Transactions
 from tiered.local.transactions.state_log import ProducerIds
@@ -71,15 +71,11 @@ class LocalTier:
     ) -> LocalTier:
         """Open all directories for writing, and create missing ones. A directory whose disk fails is offline.
 
-        Raises LocalIOError if all are offline.
-
         ``workers`` is called once for each directory, and makes the threads of its cleaner. ``lock_patience_seconds``:
         longest wait for a process that holds the lock only for a moment, such as an uploader that seals.
 
-        Raises LockedError, and CorruptionError if a small file in a directory is unreadable. Raises ConfigError: no
-        directory, the same one twice, a standby, segments in a directory that is not named after a partition, a
-        partition in two directories, a topic with two ids, two directories with one id. After an error no directory
-        stays open.
+        Raises the errors of :meth:`LocalLog.open`, LocalIOError if all directories are offline. Raises ConfigError: no
+        directory, the same one twice, a partition in two, a topic with two ids, two directories with one id.
         """
         paths = [Path(path) for path in directories]
         if not paths:
@@ -164,10 +160,7 @@ class LocalTier:
         return found
 
     def partitions(self) -> list[TopicPartition]:
-        """Return all partitions, sorted, also those of directories that went offline since the open.
-
-        Partitions of a directory that could not be opened are unknown and left out.
-        """
+        """Return all partitions of opened directories, sorted, also those of directories that went offline since."""
         if self._only is not None:
             return self._only.partitions()
         return sorted(tp for log in self._logs.values() for tp in log.partitions())
@@ -182,17 +175,11 @@ class LocalTier:
 
     @property
     def out_of_service(self) -> dict[TopicPartition, TieredError]:
-        """Return the error of each partition that the open took out of service, over all opened directories.
-
-        The partition's files cannot be read, or its directory is missing. :meth:`partition` raises that error.
-        """
+        """Return the error of each partition that the open took out of service, over all opened directories."""
         return {tp: why for log in self._logs.values() for tp, why in log.out_of_service.items()}
 
     def awake(self) -> list[WriteLog]:
-        """Return the partitions that are open for writing now.
-
-        Partitions that were not used yet, and those of offline directories, are left out.
-        """
+        """Return the partitions of directories in service that are open for writing now."""
         return [writer for log in self._online() for writer in log.awake()]
 
     def directory_of(self, tp: TopicPartition) -> Path:
@@ -205,10 +192,7 @@ class LocalTier:
         raise UnknownTopicError(f"partition {tp} is not in {where}{lost}", hint="`tiered topic list` lists the topics")
 
     def partition(self, tp: TopicPartition) -> WriteLog:
-        """Return a partition; its first use opens it. Raises UnknownTopicError.
-
-        Raises LocalIOError if its directory is offline, and the partition's own error if it is out of service.
-        """
+        """Return a partition; its first use opens it. Raises LocalIOError if its directory is offline."""
         if self._only is not None:
             return self._only.partition(tp)
         path = self.directory_of(tp)
@@ -220,9 +204,8 @@ class LocalTier:
     ) -> TopicInfo:
         """Create a topic. Each partition goes to the directory in service that has the fewest partitions.
 
-        ``topic_id``: its id in the catalog; None makes a random one. Raises ConfigError if the topic exists, for an
-        invalid name or number of partitions, or if a directory that may contain the topic could not be opened. Raises
-        LocalIOError if all directories are offline. After a DiskFullError the same call completes the topic.
+        ``topic_id``: its id in the catalog; None makes a random one. Raises ConfigError if the topic exists, or if a
+        directory that may contain it could not be opened. After a DiskFullError the same call completes the topic.
         """
         if self._only is not None:
             return self._only.create_topic(name, partitions, config, topic_id)
@@ -286,8 +269,8 @@ class LocalTier:
     ) -> TopicInfo:
         """Change settings, or raise the number of partitions to ``partitions``. Return the changed topic.
 
-        Raises UnknownTopicError, or LocalIOError while one of the topic's directories is offline. Raises ConfigError
-        for an invalid setting or a lower number, or if a directory could not be opened and ``partitions`` is given.
+        Raises LocalIOError while one of the topic's directories is offline. Raises ConfigError if a directory could not
+        be opened and ``partitions`` is given.
         """
         if self._only is not None:
             return self._only.alter_topic(name, properties, partitions=partitions)
@@ -315,11 +298,9 @@ class LocalTier:
         return self.topics()[name]
 
     def delete_topic(self, name: str) -> list[Path]:
-        """Delete the topic in every directory that was opened: rename its partition directories ``-delete``.
+        """Delete the topic in every opened directory, as :meth:`LocalLog.delete_topic`. Return the renamed directories.
 
-        Return their new paths. They are removed after ``file.delete.delay.ms``. The bucket is not changed. Raises
-        UnknownTopicError, LockedError while an uploader runs and the topic is tiered, LocalIOError if one of these
-        directories went offline and has a part of the topic.
+        Raises LocalIOError if one of the topic's directories went offline.
         """
         if self._only is not None:
             return self._only.delete_topic(name)
@@ -336,8 +317,6 @@ class LocalTier:
         """Move a partition to ``directory``, another directory of this log. No other thread may use the log meanwhile.
 
         Raises ConfigError if the partition is there already, or tiered, because its claim is of its old directory.
-        Raises it also for a directory that is not one of this log. Raises UnknownTopicError. Raises LocalIOError if one
-        of the two directories is offline, or if the close takes longer than ``close_timeout_ms``.
         """
         source, target = self.directory_of(tp), Path(directory)
         if target not in self._logs:
@@ -362,19 +341,19 @@ class LocalTier:
             self._check_for_failures()
 
     def metrics(self) -> list[Metric]:
-        """Return the current metrics of all opened directories: disk space, partitions, tasks and cleaner."""
+        """Return the current metrics of all opened directories."""
         return [each for log in self._logs.values() for each in log.metrics()]
 
     def flush(self) -> None:
-        """Flush every directory in service, then raise the first error. A directory whose disk fails goes offline."""
+        """Flush every directory in service, then raise the first error."""
         self._each(LocalLog.flush)
 
     def tick(self) -> None:
-        """Run all due tasks of every directory in service, then raise the first error. A failed disk goes offline."""
+        """Run all due tasks of every directory in service, then raise the first error."""
         self._each(LocalLog.tick)
 
     def note_positions(self) -> None:
-        """Write the positions of groups for the uploaders, in every directory in service, if they have changed."""
+        """Write the positions of groups for the uploaders of all directories in service."""
         self._each(LocalLog.note_positions)
 
     def refresh_uploads(self) -> None:
@@ -382,10 +361,7 @@ class LocalTier:
         self._each(LocalLog.refresh_uploads)
 
     def deferring_checkpoints(self) -> AbstractContextManager[object]:
-        """Return a context manager that writes recovery points once, at its end, instead of after each seal in it.
-
-        It applies to every directory in service.
-        """
+        """Return a context manager that writes the recovery points of directories in service once, at its end."""
         if self._only is not None:
             return self._only.deferring_checkpoints()
         stack = contextlib.ExitStack()
@@ -472,18 +448,11 @@ class LocalTier:
         for path, log in self._logs.items():
             for tp in log.partitions():
                 other = holders.setdefault(tp, path)
-                if other == path:
-                    continue
-                unused = next((each for each in (path, other) if self._is_unused(each, tp)), None)
-                if unused is None:
+                if other != path:
                     raise ConfigError(
                         f"{tp} is in two log directories: {other} and {path}",
                         hint="move the older or shorter copy out of its log directory, then open the log again",
                     )
-                holders[tp] = other if unused == path else path
-                LOGGER.warning("empty_partition_removed partition=%s path=%s kept=%s", tp, unused, holders[tp])
-                self._logs[unused].roster.forget(tp, self.config.close_timeout_ms / 1000)
-                self._logs[unused].registry.release(tp)
             for name, info in log.topics().items():
                 known = topics.setdefault(name, info)
                 if known.topic_id != info.topic_id:
@@ -491,26 +460,6 @@ class LocalTier:
                         f"topic {name} has two ids: {known.topic_id} in one log directory, {info.topic_id} in {path}",
                         hint="open the log without the directory that has the wrong topic",
                     )
-
-    def _is_unused(self, path: Path, tp: TopicPartition) -> bool:
-        """Return True if ``tp`` in directory ``path`` is an empty leftover of a failed creation.
-
-        The disk of ``path`` failed then, and the partition was created in another directory.
-        """
-        log, ids = self._logs[path], set[UUID]()
-        for each in self._logs.values():
-            topic = read_topics(each.directory, each.files).get(tp.topic)
-            if topic is not None and tp in each.roster:
-                if topic.held is None or topic.adopted:  # made while this was the only directory
-                    return False
-                ids.add(topic.topic_id)
-        if len(ids) > 1 or tp in log.claims.read() or tp in log.uploads.read():
-            return False
-        try:
-            positions = log.partition(tp).positions()
-        except TieredError:
-            return False
-        return not (positions.start_offset or positions.end_offset)
 
 
 def check_paths(paths: Sequence[Path], *, create: bool) -> list[Path]:

@@ -61,10 +61,6 @@ _WITHOUT_STARTS = (
 )
 
 STRANGE_HINT = "rename them to topic-partition if they belong to this log; otherwise move them out of the log directory"
-STRANGE_SHOWN = 5
-"""Limit of the directory names in one warning about directories that are not partitions."""
-HERE_SHOWN = 20
-"""Limit of the partition numbers in the error about a partition that the directory lacks."""
 
 
 class PartitionFolder(NamedTuple):
@@ -167,7 +163,6 @@ class LogView:
         self._topics: dict[str, TopicInfo] = {}
         self._partitions: dict[TopicPartition, ReadLog] = {}
         self._broken: dict[TopicPartition, TieredError] = {}
-        self._strange: list[str] = []
         self._unread: set[str] = set()
         self._around = ReadContext(
             files, clock, LogConfig().read_buffer_bytes, self._upload_of, self._recovery_point_of
@@ -273,7 +268,7 @@ class LogView:
             )
         check_same_topic(tp, topic_id, topic.topic_id)
         if not topic.adopted and tp.partition not in topic.here:
-            raise no_partition(self.directory, tp, topic.here)
+            raise no_partition(self.directory, tp)
         self._check_gone(tp, topic)
 
     def check_gone(self, tp: TopicPartition, topic_id: UUID) -> None:
@@ -316,7 +311,6 @@ class LogView:
         files, directory = self.files, self.directory
         self.volume_id = self._read_id()
         seen = DirectoryView.read(directory, files)
-        self._warn_strange([folder.name for folder in seen.strange])
         present = seen.partitions
         topics, broken = find_topics(directory, files, present)
         starts = self._read_starts(present, broken)
@@ -370,16 +364,6 @@ class LogView:
             self._unread.add(name)
             hint = error.hint or "it must be readable before this log can be opened for writing"
             LOGGER.warning("file_unreadable path=%s error=%s hint=%s", self.directory / name, error.message, hint)
-
-    def _warn_strange(self, names: list[str]) -> None:
-        """Log a warning about directories with segments that are not partitions, unless their names are unchanged."""
-        if names and names != self._strange:
-            shown = ", ".join(names[:STRANGE_SHOWN]) + (", ..." if len(names) > STRANGE_SHOWN else "")
-            hint = STRANGE_HINT
-            LOGGER.warning(
-                "directories_skipped path=%s count=%d names=%s hint=%s", self.directory, len(names), shown, hint
-            )
-        self._strange = names
 
     def _upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
         return self.uploads.read().get(tp)
@@ -442,11 +426,10 @@ def gone_partitions(
 def find_gone(
     directory: Path, files: Files, uploads: Mapping[TopicPartition, PartitionUpload]
 ) -> dict[TopicPartition, int]:
-    """Return the partitions that have lost their directory, or all of its ``.log`` files, with their noted ends.
+    """Return the partitions of ``directory`` that have lost their folder, or all of its ``.log`` files.
 
-    A noted end is the highest end offset in the checkpoints; the real end may be higher. ``uploads``: the uploader's
-    checkpoint. The other checkpoint and the list of topics are read from ``directory``; no log need be open. A
-    partition without a noted end is left out, because its creation was interrupted. So are topics of a broker.
+    The values are their ends in the checkpoints. ``uploads``: the uploader's checkpoint. Partitions are left out as in
+    :func:`gone_partitions`.
     """
     topics, present = expected_topics(directory, files), DirectoryView.read(directory, files).partitions
     ends = checkpoint_ends(directory, files, uploads)
@@ -468,14 +451,9 @@ def checkpoint_ends(
     return ends
 
 
-def no_partition(directory: Path, tp: TopicPartition, here: Iterable[int] | None = None) -> UnknownTopicError:
-    """Return the error of a partition that ``directory`` does not contain.
-
-    ``here``: numbers of the topic's partitions in this directory; None if unknown.
-    """
-    hint = "pass all directories of the log; `tiered status` lists its partitions"
-    if here is not None:
-        numbers = list(here)
-        shown = ", ".join(map(str, numbers[:HERE_SHOWN])) + (", ..." if len(numbers) > HERE_SHOWN else "")
-        hint = f"read the directory that has it; this one has partitions of {tp.topic}: {shown or 'none'}"
-    return UnknownTopicError(f"{directory} holds no partition {tp}", hint=hint)
+def no_partition(directory: Path, tp: TopicPartition) -> UnknownTopicError:
+    """Return the error of a partition that ``directory`` does not contain."""
+    return UnknownTopicError(
+        f"{directory} holds no partition {tp}",
+        hint="name the log directory that has it; `tiered status` lists the partitions of one",
+    )

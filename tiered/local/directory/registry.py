@@ -49,13 +49,14 @@ LOGGER = logging.getLogger("tiered.local")
 class Inventory(NamedTuple):
     """Topics and partitions of a log directory at an open. ``present``: partitions that have a directory.
 
-    ``topics``: by name. ``broken``: the error of each partition that is out of service. ``leaving``: names of the
-    partition directories that a deletion has renamed and not removed yet.
+    ``topics``: by name. ``broken``: the error of each partition that is out of service. ``deleted``: partitions whose
+    directories an interrupted deletion of their topic has not renamed. ``leaving``: names of the renamed ones.
     """
 
     topics: dict[str, TopicInfo]
     present: set[TopicPartition]
     broken: dict[TopicPartition, TieredError]
+    deleted: list[TopicPartition]
     leaving: list[str]
 
 
@@ -67,12 +68,13 @@ def read_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
     """
     seen = read_strictly(directory, files)
     gone = read_leaving(directory, files) - read_topics(directory, files).keys()
-    present = {tp for tp in seen.partitions if tp.topic not in gone}
+    deleted = [tp for tp in seen.partitions if tp.topic in gone]
+    present = seen.partitions.keys() - set(deleted)
     topics, broken = find_topics(directory, files, sorted(present), tiered=tiered)
     for error in broken.values():
         if disk_failed(error):  # not an error of one partition: nothing is written there
             raise error
-    return Inventory(topics, present, broken, [folder.name for folder in seen.renamed("delete")])
+    return Inventory(topics, present, broken, deleted, [folder.name for folder in seen.renamed("delete")])
 
 
 def read_strictly(directory: Path, files: Files) -> DirectoryView:
@@ -85,8 +87,7 @@ def read_strictly(directory: Path, files: Files) -> DirectoryView:
     if bad:
         raise ConfigError(
             f"{directory} has segments in directories that are not named topic-partition: "
-            + ", ".join(map(repr, bad[:20]))
-            + (f" and {len(bad) - 20} more" if len(bad) > 20 else ""),
+            + ", ".join(map(repr, bad[:20])),
             hint=STRANGE_HINT,
         )
     stray = [folder.name for folder in seen.renamed("stray")]
@@ -95,20 +96,14 @@ def read_strictly(directory: Path, files: Files) -> DirectoryView:
     return seen
 
 
-def finish_deletions(directory: Path, files: Files, leaving: LeavingDirectories) -> list[TopicPartition]:
-    """Finish interrupted deletions of topics: rename the partition directories that were not renamed yet.
-
-    Return the partitions of these directories.
-    """
-    gone = read_leaving(directory, files)
-    if not gone:
-        return []
-    topics = read_topics(directory, files)
-    moved = [tp for tp in read_strictly(directory, files).partitions if tp.topic in gone and tp.topic not in topics]
-    for tp in moved:
-        leaving.rename(tp, 0)
-    write_topics(directory, files, topics)
-    return moved
+def finish_deletions(
+    directory: Path, files: Files, leaving: LeavingDirectories, deleted: Iterable[TopicPartition]
+) -> None:
+    """Finish interrupted deletions of topics: rename the directories of the partitions ``deleted``."""
+    if read_leaving(directory, files):
+        for tp in deleted:
+            leaving.rename(tp, 0)
+        write_topics(directory, files, read_topics(directory, files))
 
 
 def open_partitions(
@@ -194,19 +189,9 @@ class LeavingDirectories:
 
 
 def remove_tree(files: Files, path: Path) -> int:
-    """Remove a partition directory and the files in it. Return the bytes removed.
-
-    Raises ConfigError if it contains a directory, because a partition directory never does.
-    """
-    names = files.names(path)
-    for name in names:
-        if files.is_directory(path / name):
-            raise ConfigError(
-                f"{path} contains the directory {name}, which does not belong to the log",
-                hint=f"move {name} out of the log directory",
-            )
+    """Remove a partition directory and the files in it. Return the bytes removed."""
     size = 0
-    for name in names:
+    for name in files.names(path):
         state = files.state(path / name)
         size += state.size if state is not None else 0
         files.unlink(path / name)
@@ -243,8 +228,7 @@ class TopicRegistry:
     ) -> TopicInfo:
         """Create a topic and return it. ``topic_id`` None: a random id, or the id of an earlier failed creation.
 
-        ``held``: numbers of the partitions that this directory gets, None for all. Raises ConfigError if the topic
-        exists, if an earlier deletion of it is not finished, or for an invalid name or number of partitions.
+        ``held``: numbers of the partitions that this directory gets, None for all.
         """
         check_topic_name(name)
         partitions = partition_count(name, partitions)
@@ -265,10 +249,7 @@ class TopicRegistry:
             return made
 
     def alter(self, name: str, properties: Mapping[str, Any], partitions: int | None) -> TopicInfo:
-        """Change settings, and raise the number of partitions to ``partitions`` (None: no change).
-
-        Return the changed topic. Raises UnknownTopicError, or ConfigError for an invalid setting or a lower number.
-        """
+        """Change settings, and raise the number of partitions to ``partitions`` (None: no change)."""
         with self._lock:
             topic = self._known(name)
             count = topic.partitions if partitions is None else partition_count(name, partitions)
@@ -305,11 +286,7 @@ class TopicRegistry:
             return topic
 
     def delete(self, name: str) -> list[Path]:
-        """Remove the topic from the file, rename its directories ``-delete``, and return their new paths.
-
-        The directories are removed after ``file.delete.delay.ms``. Raises UnknownTopicError, and LockedError while an
-        uploader runs and the topic is tiered.
-        """
+        """Remove the topic from the file, rename its directories ``-delete``, and return their new paths."""
         with self._lock:
             topic = self._known(name)
             gone = [TopicPartition(name, number) for number in topic.here]

@@ -35,7 +35,6 @@ from functools import partial
 from typing import Protocol
 
 from tiered.clock import Clock, IdSource, SystemClock
-from tiered.config import unknown_key
 from tiered.errors import ConfigError, TieredError
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.locks import SafeEvent
@@ -60,9 +59,9 @@ MAX_ERROR_CHARS = 500
 
 
 class BackgroundTasks:
-    """Periodic tasks of one directory: seals, flushes, retention, deletion, compaction, checkpoints and others.
+    """Periodic tasks of one directory, which the attribute ``tasks`` runs.
 
-    The attribute ``tasks`` runs them.
+    ``note_status``: called to write the report on the tasks for other processes.
     """
 
     def __init__(
@@ -76,7 +75,6 @@ class BackgroundTasks:
         workers: Workers,
         note_status: Callable[[], None],
     ) -> None:
-        """Make the tasks. ``note_status``: called to write the report on the tasks for other processes."""
         self._notes, self._note_status = notes, note_status
         self._roster = roster
         self._uploads = around.uploads
@@ -129,10 +127,7 @@ class BackgroundTasks:
                 writer.set_uploaded(upload.end_offset, upload.claim_epoch, upload.fenced, upload.start_offset)
 
     def _each(self, timer: Callable[[WriteLog], Callable[[int], int | None]]) -> Callable[[int], PassResult]:
-        """Return a task that calls ``timer(partition)(now_ms)`` for each open partition.
-
-        A failed partition does not stop the others.
-        """
+        """Return a task that calls ``timer(partition)(now_ms)`` for each open partition."""
 
         def run(now_ms: int) -> PassResult:
             return run_all(partial(timer(writer), now_ms) for writer in self._roster.awake())
@@ -262,7 +257,7 @@ class Tasks:
                 continue
             try:
                 if task.workers:
-                    self._start(task, now_ms)
+                    self._start(task, now_ms, self._workers, task.workers)
                 else:
                     self._run(task, now_ms)
             except TieredError as error:
@@ -270,37 +265,26 @@ class Tasks:
         if failures:
             raise failures[0]
 
-    def run(self, name: str) -> TaskStatus:
-        """Run the task ``name`` now in this thread, regardless of its timer, and return its status.
-
-        Raises the error of the task, or ConfigError for an unknown name.
-        """
-        task = self._tasks.get(name)
-        if task is None:
-            raise unknown_key(name, self._tasks, "task")
-        self._run(task, self._clock.now_ms())
-        return self._status[name]
-
     def status(self) -> list[TaskStatus]:
         """Return the status of each task, in the order of the tasks."""
         return list(self._status.values())
 
     def _run(self, task: Task, now_ms: int) -> None:
         with self._lock:
-            self._start_due(task, now_ms)
-            began = self._clock.monotonic()
-            done = self._outcome(task, now_ms)
-            self._end(task, now_ms, began, done)
-        if done.error is not None:
-            raise done.error
+            self._start(task, now_ms, InlineWorkers(), 1)
 
-    def _start(self, task: Task, now_ms: int) -> None:
-        """Start the task on workers, unless its last run has not ended."""
+    def _start(self, task: Task, now_ms: int, workers: Workers, count: int) -> None:
+        """Start the task ``count`` times on ``workers``. Raise its error if it ended in this thread.
+
+        A task that may take long is not started while it runs.
+        """
         with self._noting:
-            if self._status[task.name].running:
+            if task.workers and self._status[task.name].running:  # any other may have been interrupted
                 return
-        self._start_due(task, now_ms)
-        began, total, left = self._clock.monotonic(), PassResult(), [task.workers]
+            self._since_ms[task.name] = now_ms
+            self._wait_ms[task.name] = self._period(task)
+            self._status[task.name] = replace(self._status[task.name], running=True)
+        began, total, left = self._clock.monotonic(), PassResult(), [count]
 
         def ended(done: PassResult) -> None:
             with self._noting:
@@ -310,19 +294,13 @@ class Tasks:
             if last:
                 self._end(task, now_ms, began, total)
 
-        for _ in range(task.workers):
+        for _ in range(count):
             try:
-                self._workers.start(task.name, lambda: ended(self._outcome(task, now_ms)))
+                workers.start(task.name, lambda: ended(self._outcome(task, now_ms)))
             except RuntimeError as error:  # no more threads can be made
                 ended(PassResult(error=_wrapped(task.name, error)))
         if not left[0] and total.error is not None:  # the work ran in this thread
             raise total.error
-
-    def _start_due(self, task: Task, now_ms: int) -> None:
-        with self._noting:
-            self._since_ms[task.name] = now_ms
-            self._wait_ms[task.name] = self._period(task)
-            self._status[task.name] = replace(self._status[task.name], running=True)
 
     def _outcome(self, task: Task, now_ms: int) -> PassResult:
         """Run the task. Return any error in the result instead of raising it."""
@@ -368,19 +346,17 @@ class Workers(Protocol):
         """
 
     def join(self, timeout_seconds: float) -> bool:
-        """Wait until all started work has ended. Return False after ``timeout_seconds``."""
+        """Wait until all started work has ended. Return False after ``timeout_seconds``. Never call it from work."""
 
 
 class InlineWorkers:
     """Executor that runs work in the calling thread, for tools, tests, and programs that tick on a separate thread."""
 
     def start(self, name: str, work: Callable[[], None]) -> None:
-        """Run ``work`` to its end in this thread."""
         del name
         work()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Return True: the work is done when :meth:`start` returns."""
         del timeout_seconds
         return True
 
@@ -393,7 +369,6 @@ class ThreadWorkers:
         self._running: dict[SafeEvent, None] = {}  # set at the end of one piece of work each
 
     def start(self, name: str, work: Callable[[], None]) -> None:
-        """Start ``work`` on a new thread and return at once. Raises RuntimeError if no thread can be started."""
         ended = SafeEvent()
 
         def run() -> None:
@@ -413,10 +388,6 @@ class ThreadWorkers:
             raise
 
     def join(self, timeout_seconds: float) -> bool:
-        """Wait until all started work has ended, and return True. Return False after the timeout.
-
-        Never call it from started work, which would wait for itself.
-        """
         deadline = self._clock.monotonic() + timeout_seconds
         return all(ended.wait(deadline - self._clock.monotonic()) for ended in tuple(self._running))
 

@@ -257,10 +257,9 @@ def uploader_lock(directory: Path, files: Files) -> DirectoryLock:
 
 
 def root_bounds_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: bool = False) -> RootLowerBounds:
-    """Return the lower bounds of one partition's root, from its checkpoint entry and its claim proof.
+    """Return the bounds of one partition's root, from its checkpoint entry and its claim proof, None without one.
 
-    A root below these bounds is outdated. ``upload``, ``proof``: None without an entry. ``made``: True if the topic's
-    registry entry says that the root was made with the topic.
+    A root below them is outdated. ``made``: True if the registry entry says that the root was made with the topic.
     """
     upload, proof = upload or PartitionUpload(0), proof or ClaimProof()
     version, restored_end = proof.restored_from or (0, 0)
@@ -277,10 +276,7 @@ def root_bounds_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, 
 def root_bounds_by_partition(
     uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
 ) -> dict[TopicPartition, RootLowerBounds]:
-    """Return the lower bounds of the root of each partition in ``uploads``, the checkpoint, or in ``claims``.
-
-    A root below its bounds is outdated.
-    """
+    """Return :func:`root_bounds_of` each partition in ``uploads``, the checkpoint, or in ``claims``."""
     return {tp: root_bounds_of(uploads.get(tp), claims.get(tp)) for tp in {*uploads, *claims}}
 
 

@@ -100,10 +100,10 @@ class Transactions:
     def recover(self) -> None:
         """End the transactions that an unclean stop left, before any read: complete prepared ones, abort open ones.
 
-        Also set back positions of groups that are after the end of their partition. Failed writes are logged.
-        :meth:`tick` repeats those of transactions, the next recovery those of positions. If the state log is
-        unreadable, the open succeeds, and ``read_committed`` waits at the open transactions. Raises CorruptionError
-        only if ``tiered-producer-ids.json`` is damaged.
+        Also set back positions of groups that are after the end of their partition. Failed writes are logged;
+        :meth:`tick` or the next recovery repeats them. If the state log is unreadable, the open succeeds, and
+        ``read_committed`` waits at the open transactions. Raises CorruptionError only if ``tiered-producer-ids.json``
+        is damaged.
         """
         try:
             self.positions.rewind_lost(self._clock.now_ms())
@@ -128,10 +128,9 @@ class Transactions:
             self._end_all(self._unfinished(coordinator))
 
     def _adopt_leftover(self, coordinator: TransactionCoordinator, each: OrphanTxn) -> None:
-        """Add the open transaction ``each`` to the coordinator under its transactional id.
+        """Add the open transaction ``each`` to the coordinator; abort it at once if its transactional id is lost.
 
-        If that id is lost, abort the transaction at once. If the coordinator has its outcome, change nothing. Errors
-        are logged, so that other partitions are handled.
+        Errors are logged, so that other partitions are handled.
         """
         epoch, now_ms = each.txn.producer_epoch, self._clock.now_ms()
         try:
@@ -158,9 +157,8 @@ class Transactions:
         """Begin a transaction with this id, and return its producer.
 
         If a transaction is open under the same id, abort it and fence its producer. Raises ConfigError for an
-        impossible id or timeout, and ClosedError after the close began. Raises LocalIOError, DiskFullError or
-        CorruptionError if the state log or the file of producer ids cannot be written or read. Raises
-        CommitUnknownError or MarkersPendingError if the earlier transaction cannot be ended.
+        impossible id or timeout, and ClosedError after the close began. Raises CommitUnknownError or
+        MarkersPendingError if the earlier transaction cannot be ended.
         """
         with self._held(transactional_id):
             self._check_open(transactional_id)
@@ -186,7 +184,6 @@ class Transactions:
         """Add ``partitions`` to the transaction, before its first write to them.
 
         Raises ProducerFencedError if the transaction was replaced or timed out, and ClosedError after the close began.
-        Raises LocalIOError or DiskFullError if the state log cannot be written.
         """
         with self._held(producer.transactional_id):
             self._check_open(producer.transactional_id)
@@ -200,10 +197,7 @@ class Transactions:
                 self._record(coordinator, step)
 
     def check_owner(self, producer: TxnProducer) -> None:
-        """Raise ProducerFencedError if the transaction was replaced or timed out, ClosedError after the close began.
-
-        The lock of its id is not taken.
-        """
+        """Raise the errors of :meth:`join`. The lock of the transaction's id is not taken."""
         self._check_open(producer.transactional_id)
         self._load_coordinator().check_owner(*producer)
 
@@ -279,7 +273,7 @@ class Transactions:
     def tick(self, now_ms: int) -> None:
         """Abort transactions beyond their timeout, write missing markers, and delete expired transactional ids.
 
-        An error does not stop the call. At its end the first error is raised.
+        The first error is raised at the end.
         """
         coordinator = self._coordinator
         if coordinator is None:
@@ -376,10 +370,7 @@ class Transactions:
             coordinator.apply(step)
 
     def _record(self, coordinator: TransactionCoordinator, step: TransactionChange) -> TxnValue:
-        """Append the record of ``step``, without an fsync, and apply it. Return the new state.
-
-        A recovery does not need this record.
-        """
+        """Append the record of ``step``, which no recovery needs, without an fsync, and apply it. Return the state."""
         self._log.append(step)
         with self._lock:
             coordinator.apply(step)
@@ -426,8 +417,7 @@ class Transactions:
         """Append a marker, and return the partition, which the caller flushes. Return None if the topic was deleted.
 
         Raises UnknownTopicError if the partition may be in a directory that is not open, FencedError if another volume
-        owns it, ProducerFencedError if the marker's epoch is too old, LocalIOError or DiskFullError. After an error the
-        marker may be written or not.
+        owns it, ProducerFencedError if the marker's epoch is too old.
         """
         log = self._find(owed.tp)
         if log is not None:

@@ -86,8 +86,7 @@ class StateLog:
         """Return the coordinator with the state in the log. A missing log is created.
 
         ``may_make`` False: raise ConfigError for a missing log, because a directory that is not open may have it. The
-        coordinator's epoch is the newest leader epoch of the log. It stays the same at each open, because the directory
-        lock excludes other processes. Raises CorruptionError or LocalIOError if the log cannot be read or created.
+        coordinator's epoch is the newest leader epoch of the log.
         """
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         if info is None and not may_make:
@@ -130,8 +129,7 @@ class StateLog:
 def replay_state(logs: Iterable[ReadLog], replay: Callable[[bytes, bytes | None], None]) -> None:
     """Call ``replay(key, value)`` with the newest record of each transactional id, encoded.
 
-    The value is None if the id was deleted. ``logs``: partitions of the state log. Raises CorruptionError for a damaged
-    batch, and errors of ``replay``.
+    The value is None if the id was deleted. ``logs``: partitions of the state log.
     """
     newest: dict[bytes, bytes | None] = {}  # undecoded: later records replace most of a long log
     for log in logs:
@@ -157,12 +155,15 @@ class ProducerIds:
 
     def any_given(self) -> bool:
         """Return True if this log ever assigned a producer id. Raises CorruptionError for an unreadable file."""
-        return any(read_ids(directory, self._files) is not None for directory in self._directories)
+        return bool(self._given())
 
     def is_ours(self, producer_id: int) -> bool:
         """Return True if this log assigned the id."""
-        ranges = (read_ids(directory, self._files) for directory in self._directories)
-        return any(given is not None and given[0] <= producer_id < given[1] for given in ranges)
+        return any(first <= producer_id < end for _, (first, end) in self._given())
+
+    def _given(self) -> list[tuple[Path, tuple[int, int]]]:
+        found = ((directory, read_ids(directory, self._files)) for directory in self._directories)
+        return [(directory, given) for directory, given in found if given is not None]
 
     @property
     def sees_all(self) -> bool:
@@ -173,10 +174,7 @@ class ProducerIds:
         return len(self._directories) > 1 or self._files.state(self._directories[0] / SEVERAL_NAME) is None
 
     def next(self) -> int:
-        """Return a new producer id.
-
-        Raises LocalIOError, DiskFullError or CorruptionError if the file of ids cannot be written or read.
-        """
+        """Return a new producer id."""
         with self._lock:
             if not self._left:
                 self._left = list(reversed(self._reserve()))
@@ -187,8 +185,7 @@ class ProducerIds:
             for directory in self._directories:
                 if self._files.state(directory / SEVERAL_NAME) is None:
                     self._files.replace(directory / SEVERAL_NAME, b"")
-        known = [(directory, given) for directory in self._directories if (given := read_ids(directory, self._files))]
-        if known:
+        if known := self._given():
             directory, (first, start) = known[0]
         else:
             directory = self._directories[0]

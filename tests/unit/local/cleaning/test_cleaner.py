@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from tests.support.faulty_files import PowerCut, on_nth
 from tests.support.given import append_given, move_start
 from tests.unit.local.bench import TP
 from tests.unit.local.cleaning.cleaning_bench import CLEANED, DIRTY, KEYED_BYTES, OTHER, CleaningBench, dirty, stored
+from tests.unit.local.opening import run_task
 from tiered.errors import ConfigError, UnknownTopicError
 from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.checkpoint import encode_offsets
@@ -43,16 +43,6 @@ def test_the_active_segment_is_never_touched(bench: CleaningBench) -> None:
     bench.put("a1", "a2", "a3", "a4", "a5")
     bench.clean()
     assert bench.pairs == ["a3", "a4", "a5"]  # the map ends before the active segment: a3 is its newest a
-
-
-def test_what_is_not_durable_supersedes_nothing(bench: CleaningBench) -> None:
-    dirty(bench)
-    bench.files.fail = lambda operation, path: errno.EIO if operation == "sync" and path.suffix == ".log" else 0
-    bench.append(b"5", key=b"a")
-    bench.partition.durability.flushed = 6  # the third segment is sealed, and its fsync has not returned
-    bench.files.fail = None
-    bench.clean()
-    assert bench.pairs == ["c1", "b2", "a3", "d1", "a4", "b3", "a5"]
 
 
 def test_records_of_an_open_transaction_and_behind_it_are_not_cleaned(bench: CleaningBench) -> None:
@@ -126,7 +116,7 @@ def test_other_entries_stay_unknown_ones_go_and_one_outside_the_log_is_reset(ben
 def test_the_task_obeys_ratio_switch_and_period(bench: CleaningBench) -> None:
     dirty(bench).log.close()
     bench.open(cleaner_enabled=False)
-    bench.log.tasks.run("cleaning")
+    run_task(bench.log.tasks, "cleaning")
     assert bench.pairs == [*DIRTY]
     bench.log.close()
     bench.open()
@@ -204,23 +194,13 @@ def test_what_stands_before_the_first_change_is_copied(bench: CleaningBench, cha
     assert len(bench.pairs) == 5
 
 
-def test_a_round_is_slowed_down_by_the_limit(bench: CleaningBench) -> None:
-    dirty(bench).log.close()
-    bench.open(cleaner_max_bytes_per_second=1000)
-    before = bench.clock.monotonic()
-    report = bench.clean()
-    assert report is not None
-    read_twice = 2 * report.bytes_read + report.bytes_written
-    assert bench.clock.monotonic() - before == pytest.approx(read_twice / 1000)
-
-
 def test_a_round_as_kafka_counts_it(bench: CleaningBench) -> None:
     assert bench.log.cleaner.figures() == CleanerFigures()
     dirty(bench).log.close()
     bench.open(cleaner_dedupe_buffer_bytes=2000, cleaner_max_bytes_per_second=KEYED_BYTES)
     bench.log.partition(TP)
     bench.clock.advance(60)
-    status = bench.log.tasks.run("cleaning")
+    status = run_task(bench.log.tasks, "cleaning")
     found = bench.log.cleaner.figures()
     read, written = len(DIRTY) * KEYED_BYTES, 4 * KEYED_BYTES
     assert (found.rounds, found.bytes_read, found.bytes_written) == (1, read, written)

@@ -12,6 +12,7 @@ import pytest
 from tests.crash.striking import strike
 from tests.unit.local.bench import TP
 from tests.unit.local.cleaning.cleaning_bench import CLEAN, CLEANED, DIRTY, OTHER, CleaningBench, dirty, stored
+from tests.unit.local.opening import run_task
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError
 from tiered.format.batch import decode_records
@@ -100,7 +101,7 @@ def test_the_reserve_of_the_disk_is_not_taken_by_a_cleaner(bench: CleaningBench)
     dirty(bench).log.close()
     bench.open(disk_reserve_bytes=1000)
     bench.files.free_bytes = 10
-    bench.log.tasks.run("space")
+    run_task(bench.log.tasks, "space")
     with pytest.raises(TieredError, match="reserve"):
         bench.clean()
     bench.files.free_bytes = None
@@ -121,7 +122,7 @@ def test_damage_makes_a_partition_uncleanable_and_keeps_no_other_from_its_turn(
     data[100] ^= 1
     path.write_bytes(data)
     with caplog.at_level(logging.ERROR), pytest.raises(CorruptionError, match=r"00000000000000000003\.log at byte 70"):
-        bench.log.tasks.run("cleaning")
+        run_task(bench.log.tasks, "cleaning")
     assert [r.value for b in other.read_batches(0) for r in decode_records(b)] == [b"3"]
     assert stored(bench) == {OTHER: 3}
     assert "partition_uncleanable" in caplog.text

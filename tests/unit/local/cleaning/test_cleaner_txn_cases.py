@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.local.bench import TP, batch
+from tests.unit.local.bench import TP
 from tests.unit.local.cleaning.cleaning_bench import CleaningBench
 from tests.unit.local.partition.producer_bench import end
-from tiered.errors import CorruptionError, OutOfOrderSequenceError
+from tiered.errors import OutOfOrderSequenceError
 from tiered.format.batch import BatchProducer, encode_batch, read_header
 from tiered.format.control import ControlType, marker
 from tiered.local.cleaning.rounds import BUFFER_BYTES
@@ -66,10 +65,6 @@ class TxnBench(CleaningBench):
     @property
     def markers(self) -> list[int]:
         return [read_header(b).base_offset for b in self.batches if read_header(b).is_control]
-
-    def horizons(self, offsets: Sequence[int]) -> list[int | None]:
-        found = {read_header(b).base_offset: read_header(b).delete_horizon_ms for b in self.batches}
-        return [found[offset] for offset in offsets]
 
 
 @pytest.fixture
@@ -126,40 +121,6 @@ def test_case_69_aborted_data_goes_committed_data_and_every_marker_stay(bench: T
     assert bench.partition.last_stable_offset() == 10
 
 
-def test_case_70_a_commit_marker_goes_two_rounds_after_its_data(bench: TxnBench) -> None:
-    bench.send(1, 1, txn=True)
-    assert bench.mark(1) == 1
-    bench.put("1x")
-    bench.send(1, 7, txn=True)  # a newer batch, or that of the first transaction would stay for its sequence
-    bench.mark(1)
-    bench.seal()
-    bench.put("9z")
-    bench.round()
-    assert (bench.keys, bench.markers) == ([(2, 1), (3, 7), (5, 9)], [1, 4])
-    assert bench.horizons([1]) == [None]
-    bench.clock.advance(1)
-    bench.round()
-    stamped = bench.clock.now_ms() + 1000
-    assert (bench.markers, bench.horizons([1, 4])) == ([1, 4], [stamped, None])
-    bench.clock.advance(0.999)
-    bench.round()
-    assert (bench.markers, bench.horizons([1])) == ([1, 4], [stamped])
-    bench.clock.advance(0.001)
-    bench.round()
-    assert bench.markers == [4]
-
-
-def test_case_71_a_marker_in_a_later_segment_stays_with_its_data(bench: TxnBench) -> None:
-    bench.send(1, 1, txn=True)
-    bench.seal()
-    bench.mark(1)
-    bench.seal()
-    for _ in range(3):
-        bench.clock.advance(HOUR_S)
-        bench.round()
-        assert (bench.keys, bench.markers) == ([(0, 1)], [1])
-
-
 def test_case_72_a_users_key_that_looks_like_a_marker(bench: TxnBench) -> None:
     key = marker(ControlType.COMMIT, 0, 0).key
     bench.send(1, 1, txn=True)
@@ -193,25 +154,3 @@ def test_case_76_a_batch_larger_than_the_buffer_and_the_limit_is_cleaned(tmp_pat
     bench.log.alter_topic("t", {"max.message.bytes": 1000})
     bench.clean()
     assert [(r.offset, len(r.value or b"")) for r in bench.records()] == [(0, len(large)), (2, 3)]
-
-
-@pytest.mark.parametrize("damage", ["header", "cut"])
-def test_case_76_damage_swaps_nothing_and_is_remembered(tmp_path: Path, damage: str) -> None:
-    bench = CleaningBench(tmp_path / "log", segment_bytes=4000)
-    for value in (b"a", b"b", b"c"):
-        bench.partition.append_batches(batch(0, START_MS, value=value))
-    bench.seal()
-    path = bench.folder / f"{0:020d}.log"
-    good = path.read_bytes()
-    size = len(good) // 3
-    bad = bytearray(good)
-    if damage == "header":
-        bad[size + 8 : size + 12] = (5).to_bytes(4, "big")  # shorter than any batch
-    else:
-        bad[2 * size + 8 : 2 * size + 12] = (10_000).to_bytes(4, "big")  # longer than the file
-    path.write_bytes(bad)
-    with pytest.raises(CorruptionError):
-        bench.clean()
-    assert path.read_bytes() == bad
-    assert not [name for name in bench.names("") if name.endswith((".cleaned", ".swap", ".deleted"))]
-    assert list(bench.log.cleaner.uncleanable) == [TP]

@@ -121,13 +121,11 @@ def test_a_directory_that_cannot_be_opened_is_offline(tmp_path: Path) -> None:
         opened(tmp_path, files=files)
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("nth", range(1, 40, 2))
-def test_a_topic_that_a_disk_refused_to_make_lies_in_one_directory(tmp_path: Path, nth: int, number: int) -> None:
-    """The first directory has an empty copy of a partition that another one got. The next open deletes it."""
+def test_a_topic_that_a_full_disk_refused_to_make_lies_in_one_directory(tmp_path: Path, nth: int) -> None:
     files = Mortal()
     logs = opened(tmp_path, files=files)
-    files.fail = on_nth(nth, "*", number)
+    files.fail = on_nth(nth, "*", errno.ENOSPC)
     with contextlib.suppress(TieredError):
         logs.create_topic("t", 3, SMALL)
     files.fail = None
@@ -257,12 +255,3 @@ def test_a_crash_while_a_copy_becomes_the_partition_loses_nothing(tmp_path: Path
     with opened(tmp_path) as logs:
         assert (logs.out_of_service, logs.directory_of(TP)) == ({}, tmp_path / "b")
         assert values(logs) == [b"%d" % i for i in range(20)]
-
-
-def test_of_two_partitions_with_records_none_goes(tmp_path: Path) -> None:
-    with filled(tmp_path):
-        pass
-    shutil.copytree(tmp_path / "a" / "t-0", tmp_path / "b" / "t-0")
-    with pytest.raises(ConfigError, match="t-0 is in two log directories"):
-        opened(tmp_path)
-    assert all((tmp_path / name / "t-0").is_dir() for name in "ab")

@@ -117,20 +117,6 @@ def test_what_a_broker_has_not_is_told_without_a_look_at_the_others(tmp_path: Pa
         view.check_absent(TopicPartition("t", 8), topic.topic_id)
 
 
-def test_directories_that_are_no_partitions_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("a", "b", "c", "d", "e", "f"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "00000000000000000000.log").touch()
-    view = LogView.open(tmp_path, clock=SystemClock())
-    assert view.partitions() == []
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told.startswith(f"directories_skipped path={tmp_path} count=6 names=a, b, c, d, e, ... hint=")
-    (tmp_path / "g").mkdir()
-    (tmp_path / "g" / "00000000000000000000.log").touch()
-    assert view.partitions() == []
-    assert len(caplog.records) == 2
-
-
 def test_a_partition_that_has_left_the_disk_is_not_an_empty_one(tmp_path: Path) -> None:
     """Whoever holds its face reads on while a broker deletes the topic: that is no log without records."""
     with LocalLog.open(tmp_path) as log:

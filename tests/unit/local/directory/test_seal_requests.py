@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.bench import CaseBench
+from tests.unit.local.opening import run_task
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploader_files import SealRequest
 
@@ -19,7 +20,7 @@ def test_a_request_is_carried_out_once(tmp_path: Path, reopened: bool) -> None:
         SealRequest(bench.directory, PosixFiles()).write()
         if reopened:
             bench.reopen()
-        bench.log.tasks.run("uploads")
+        run_task(bench.log.tasks, "uploads")
         bench.fill(3)
-        bench.log.tasks.run("uploads")
+        run_task(bench.log.tasks, "uploads")
         assert len(bench.partition.sealed_segments()) == sealed

@@ -11,7 +11,7 @@ import pytest
 from tests.support.faulty_files import FaultyFiles
 from tests.unit.local.opening import opened
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError, LocalIOError
+from tiered.errors import LocalIOError
 from tiered.local.directory.figures import TASKS_NAME, UpkeepReport, read_report
 from tiered.local.directory.tasks import Task, Tasks
 from tiered.local.disk.files import PosixFiles
@@ -36,14 +36,6 @@ def test_a_clock_that_jumps_back_makes_a_task_due() -> None:
     clock.jump(-3600)
     tasks.tick()
     assert len(ran) == 1
-
-
-def test_by_name_now_and_unknown_names() -> None:
-    tasks = Tasks(FakeClock(), SeededIds(1), [Task("retention", 10_000, lambda _: None)])
-    assert tasks.run("retention").runs == 1
-    with pytest.raises(ConfigError, match="unknown task") as caught:
-        tasks.run("retension")
-    assert "retention" in caught.value.hint
 
 
 def test_one_partition_that_fails_stops_neither_the_others_nor_the_next_task(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.faulty_files import FaultyFiles
 from tests.unit.local.cleaning.cleaning_bench import CLEAN, CLEANED, DIRTY, KEYED_BYTES
+from tests.unit.local.opening import run_task
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, LocalIOError, LockedError
 from tiered.format.batch import decode_records
@@ -125,7 +126,7 @@ def test_the_end_stops_a_round_between_two_batches(tmp_path: Path) -> None:
     log, clock = opened(tmp_path, InlineWorkers())
     assert [pairs(log, tp) for tp in TPS] == [[*DIRTY], [*DIRTY]]
     assert log.cleaner.uncleanable == {}
-    log.tasks.run("cleaning")
+    run_task(log.tasks, "cleaning")
     assert [pairs(log, tp) for tp in TPS] == [CLEANED, CLEANED]
     log.close()
 
@@ -171,15 +172,8 @@ def test_a_topic_that_is_deleted_waits_for_its_round_to_end(tmp_path: Path) -> N
     log.close()
 
 
-def test_a_nap_of_the_throttle_ends_with_the_log(tmp_path: Path) -> None:
-    log, _ = opened(tmp_path, InlineWorkers(), cleaner_max_bytes_per_second=1)
-    log.cleaner.stop()
-    assert log.tasks.run("cleaning").partitions == 0
-    log.close()
-
-
 def test_what_was_cleaned_is_noted_by_every_worker(tmp_path: Path) -> None:
     log, _ = opened(tmp_path, InlineWorkers(), cleaner_threads=4)
-    log.tasks.run("cleaning")
+    run_task(log.tasks, "cleaning")
     assert OffsetsFile(tmp_path, CLEANER_NAME, PosixFiles()).read() == dict.fromkeys(TPS, 9)
     log.close()

@@ -10,6 +10,7 @@ import pytest
 from tests.support.faulty_files import on_nth
 from tests.support.given import move_start, start_over
 from tests.unit.local.bench import RECORD_BYTES, CaseBench
+from tests.unit.local.opening import run_task
 from tiered.errors import LocalIOError, LocalPermissionError, OffsetOutOfRangeError
 from tiered.testing.clock import START_MS
 
@@ -147,7 +148,7 @@ def test_case_44_files_are_unlinked_after_the_delay(tmp_path: Path) -> None:
     assert bench.append(b"v") == 15
     bench.partition.roll()
     bench.clock.advance(2)
-    bench.log.tasks.run("retention")
+    run_task(bench.log.tasks, "retention")
     bench.clock.advance(1)
     bench.files.fail = on_nth(1, "unlink", errno.EIO)
     with pytest.raises(LocalIOError):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.faulty_files import FaultyFiles
 from tests.unit.local.cleaning.cleaning_bench import CLEAN, KEYED_BYTES
-from tests.unit.local.opening import opened
+from tests.unit.local.opening import opened, run_task
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, LocalIOError, TieredError
 from tiered.format.batch import decode_records
@@ -77,7 +77,7 @@ def test_a_checkpoint_that_fails_does_too_and_one_without_room_does_not(tmp_path
     with pytest.raises(LocalIOError, match="offline"):
         b.append([NewRecord(b"z")])
     files.fail = None
-    log.tasks.run("uploads")
+    run_task(log.tasks, "uploads")
     with pytest.raises(LocalIOError):
         log.close()
 
@@ -131,18 +131,18 @@ def test_a_round_that_fails_makes_its_partition_uncleanable_until_the_next_open(
 
         files.fail = broken
         with pytest.raises(TieredError, match="t-0: Broken: at 7"):
-            log.tasks.run("cleaning")
+            run_task(log.tasks, "cleaning")
         assert list(log.cleaner.uncleanable) == [A]
         with pytest.raises(ConfigError, match="Broken: at 7"):
             log.cleaner.clean(A)
         figures = log.cleaner.figures()
         assert (figures.uncleanable_partitions, figures.uncleanable_bytes) == (1, 3 * KEYED_BYTES)
-        log.tasks.run("cleaning")  # it is passed over
+        run_task(log.tasks, "cleaning")  # it is passed over
     noted = read_report(tmp_path, PosixFiles())
     assert noted.problems == ["t-0 is not cleaned until the next open: t-0: Broken: at 7"]
     with opened(tmp_path) as log:
         [log.roster.find(tp) for tp in log.roster.names()]
-        log.tasks.run("cleaning")
+        run_task(log.tasks, "cleaning")
         assert log.cleaner.uncleanable == {}
         assert [r.value for b in log.partition(A).read_batches(0) for r in decode_records(b)] == [b"3"]
 

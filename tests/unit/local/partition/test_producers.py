@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.given import append_given, move_start
+from tests.unit.local.opening import run_task
 from tests.unit.local.partition.producer_bench import PID, ProducerBench, data, end
 from tiered.errors import (
     InvalidRecordError,
@@ -272,9 +273,9 @@ def test_idle_producers_are_forgotten_in_time(bench: ProducerBench) -> None:
     bench.partition.maintenance.expire_producers(START_MS + DEFAULT_EXPIRATION_MS - 1)
     assert len(bench.state) == 2
     bench.clock.set_ms(START_MS + DEFAULT_EXPIRATION_MS)
-    bench.log.tasks.run("retention")
+    run_task(bench.log.tasks, "retention")
     assert len(bench.state) == 2
-    status = bench.log.tasks.run("producer-expiry")
+    status = run_task(bench.log.tasks, "producer-expiry")
     assert [e.producer_id for e in bench.state.entries()] == [8]
     assert (status.period_ms, status.partitions) == (600_000, 1)
 

@@ -11,7 +11,6 @@ import pytest
 from tests.unit.local.transactions.bench import STATE, A, B, C, TxnBench
 from tiered.errors import (
     ClosedError,
-    ConfigError,
     CorruptionError,
     MarkersPendingError,
     ProducerFencedError,
@@ -151,14 +150,6 @@ def test_an_id_that_nobody_uses_is_forgotten(bench: TxnBench) -> None:
     assert bench.states() == {}
     bench.transact("x", b"2")
     assert bench.committed(A) == [b"1", b"2"]
-
-
-@pytest.mark.parametrize("timeout_ms", [0, 900_001])
-def test_impossible_timeouts_and_ids_are_refused(bench: TxnBench, timeout_ms: int) -> None:
-    with pytest.raises(ConfigError, match="timeout"):
-        bench.log.transactions.begin("x", timeout_ms)
-    with pytest.raises(ConfigError, match="empty"):
-        bench.log.transactions.begin("")
 
 
 def test_close_aborts_what_is_open_and_refuses_what_comes(bench: TxnBench) -> None:
