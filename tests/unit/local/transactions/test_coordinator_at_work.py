@@ -16,7 +16,7 @@ from tiered.errors import (
     ProducerFencedError,
 )
 from tiered.format.batch import decode_records, read_header
-from tiered.format.coordinator_records import TxnState, decode_transaction, decode_transaction_key, state_partition
+from tiered.format.coordinator_records import TxnState, decode_transaction, decode_transaction_key
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.transactions.state_log import PRODUCER_IDS_NAME
@@ -264,9 +264,3 @@ def test_one_directory_alone_keeps_what_the_other_is_owed(tmp_path: Path) -> Non
     with LocalTier.open(paths) as again:
         assert again.transactions.describe()["x"].state is TxnState.COMPLETE_ABORT
         assert [again.partition(tp).open_txns() for tp in tps] == [[], []]
-
-
-def test_java_chooses_the_same_partition() -> None:
-    """Values of String.hashCode: "" is 0, "a" 97, "Aa" and "BB" 2112, "polygenelubricants" the least int."""
-    assert [state_partition(text, 50) for text in ("a", "Aa", "BB", "polygenelubricants")] == [47, 12, 12, 0]
-    assert state_partition("\U0001f600", 1000) == 1_772_899 % 1000
