@@ -132,7 +132,7 @@ def test_inline_sync_uploads_all_others_and_then_raises(damaged: Path) -> None:
 
 def test_it_is_named_by_every_command(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = str(damaged / "log")
-    for command, code in (("status", 3), ("doctor", 13), ("check", 13)):
+    for command, code in (("status", 3), ("check", 13)):
         assert run([command, "--log-dir", directory]) == code
         assert "a-1" in (told := capsys.readouterr().out)
         assert "partition.metadata" in told
