@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,9 +15,9 @@ from typing import Any
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.engine.bucket import Bucket
 from tiered.engine.disk import LogDirectory
-from tiered.engine.drain import DrainMode, DrainRequested
+from tiered.engine.drain import Drain, DrainMode
 from tiered.engine.journal import Journal
-from tiered.engine.reports import Exit, Level, Report
+from tiered.engine.reports import Exit, Report
 from tiered.engine.runner import UPLOAD_BYTES_PER_SECOND, DirectoryRun, Timing
 from tiered.engine.status import PartitionView
 from tiered.engine.wait import PROGRESS_SECONDS
@@ -196,7 +197,7 @@ class Service:
             text = f"uploading {self._place.directory} to {self._place.store}"
             self._notify.ready(text)
             fields = (("volume", volume_id), ("http_port", self.http_port))
-            self._telemetry.report(Report(Level.INFO, "started", text, None, fields))
+            self._telemetry.report(Report(logging.INFO, "started", text, None, fields))
             if oneshot is None and settings.maintain:
                 self._maintenance = self._maintain()
             if oneshot is not None:
@@ -204,9 +205,9 @@ class Service:
                     async with asyncio.timeout(CHECK_SECONDS):
                         await bucket.drive(bucket.steps.check_uploaded())
                 deadline_ms = None if timeout_ms is None else runner.now_ms() + timeout_ms
-                runner.drain(DrainRequested(oneshot, deadline_ms, oneshot=True))
+                runner.drain(Drain(oneshot, deadline_ms, oneshot=True))
             ending = self._exit_with_unread(await runner.run())
-            level = Level.INFO if ending.code == 0 else Level.WARN
+            level = logging.INFO if ending.code == 0 else logging.WARNING
             self._telemetry.report(Report(level, "ended", str(ending), None, (("exit_code", ending.code),)))
             return ending
         finally:
@@ -277,17 +278,17 @@ class Service:
         if runner is None:
             return
         if runner.is_draining:
-            runner.drain(DrainRequested(DrainMode.INFLIGHT, runner.now_ms(), last=True))
+            runner.drain(Drain(DrainMode.INFLIGHT, runner.now_ms(), last=True))
         else:
             self._notify.stopping(wait_ms)
-            runner.drain(DrainRequested(self.settings.drain, runner.now_ms() + wait_ms, last=True), scan=True)
+            runner.drain(Drain(self.settings.drain, runner.now_ms() + wait_ms, last=True), scan=True)
 
     def finish(self, timeout_ms: int) -> None:
         """Finish and commit uploads in progress within ``timeout_ms``, then end. Other records stay on the disk."""
         runner = self._runner
         if runner is not None:
             until_ms = runner.now_ms() + (0 if runner.is_draining else timeout_ms)
-            runner.drain(DrainRequested(DrainMode.INFLIGHT, until_ms))
+            runner.drain(Drain(DrainMode.INFLIGHT, until_ms))
 
     def scan_now(self) -> None:
         """Scan the disk at once, and retry after failures that pass by themselves."""
@@ -310,7 +311,7 @@ class Service:
             self._bucket.steps.sizes = new.sizes
         if self._maintenance is not None:
             self._maintenance.reconfigure(new.maintain_every)
-        level = Level.WARN if stale else Level.INFO
+        level = logging.WARNING if stale else logging.INFO
         text = "the settings are those of the file again" + (
             f"; a restart is needed for {', '.join(stale)}" if stale else ""
         )
@@ -340,7 +341,7 @@ class Service:
             text = f"reloaded; a restart is needed for {', '.join(stale)}" if stale else "reloaded"
         except TieredError as error:
             text = f"the settings are those of before: {error.message}"
-            self._telemetry.report(Report(Level.ERROR, "reload_failed", str(error)))
+            self._telemetry.report(Report(logging.ERROR, "reload_failed", str(error)))
         self._notify.ready(text)
 
     def views(self) -> list[PartitionView]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tiered.clock import Clock
-from tiered.engine.reports import Level, Report, Step, StepKind
+from tiered.engine.reports import Report, Step, StepKind
 from tiered.engine.runner import TICK_MS
 from tiered.errors import TieredError
 from tiered.model import TopicPartition
@@ -27,9 +27,6 @@ REPEAT_SECONDS = 300.0
 
 STOP_SPARE_MS = 10_000
 """Milliseconds that the service manager waits beyond the drain, for cancelled uploads and the last notes."""
-
-_LEVELS = {Level.INFO: logging.INFO, Level.WARN: logging.WARNING, Level.ERROR: logging.ERROR}
-
 
 LOGGER_NAME = "tiered.uploader"
 EVENT = "tiered_event"
@@ -61,11 +58,11 @@ class Telemetry:
 
     def report(self, report: Report) -> None:
         """Log a report of the engine."""
-        self.has_warned |= report.level is not Level.INFO
+        self.has_warned |= report.level is not logging.INFO
         fields: dict[str, str | int] = dict(report.fields)
         if report.tp is not None:
             fields |= {"topic": report.tp.topic, "partition": report.tp.partition}
-        emit(_LEVELS[report.level], report.event, report.message, fields)
+        emit(report.level, report.event, report.message, fields)
 
     def ended(self, step: Step, error: BaseException | None, seconds: float) -> None:
         """Count the end of a step in the metrics. ``error`` None: it succeeded. ``seconds``: how long it took."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tiered.engine.engine import Engine
 from tiered.engine.failure import NO_FAILURES, NONE_MS, REFUSED, Failure, FailureKind
 from tiered.engine.partition import Partition, Phase
-from tiered.engine.reports import Exit, Level, Report, Step, StepKind
+from tiered.engine.reports import Exit, Report, Step, StepKind
 from tiered.engine.worker import Wakeup
 from tiered.errors import DataLocalError, TieredError
 from tiered.model import TopicPartition
@@ -38,39 +39,29 @@ class DrainMode(enum.Enum):
     ALL = "all"  # the active segments too: they are rolled first
 
 
-@dataclass(frozen=True, slots=True)
-class DrainRequested:
-    """Request to upload the records of ``mode`` and then end. ``deadline_ms``: on the engine's clock, None: never.
+@dataclass(slots=True)
+class Drain:
+    """Upload of the records of ``mode``, which ends a run. ``deadline_ms``: on the engine's clock, None: never.
 
     ``oneshot`` (``sync --wait``): if a failure prevents the upload, the exit status is that of the failure; False: 75.
     ``last`` (SIGTERM): no process uploads from this disk afterwards, so records that a writer appends while it ends
     are uploaded too. Exit status 0 then means that a last scan found no record that the bucket lacks.
+
+    ``targets``: the committed end that each partition must reach. ``ends``: the end of each partition on this disk;
+    empty unless ``last``. Both are measured at the start of the drain, and :meth:`follow` raises them.
     """
 
     mode: DrainMode
     deadline_ms: int | None
     oneshot: bool = False
     last: bool = False
+    targets: dict[TopicPartition, int] = field(default_factory=dict)
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
 
-
-@dataclass(slots=True)
-class Drain:
-    """Drain in progress. ``targets``: the committed end that each partition must reach.
-
-    ``ends``: the end of each partition on this disk; empty unless ``request.last``. Both are measured at the start of
-    the drain, and :meth:`follow` raises them.
-    """
-
-    request: DrainRequested
-    targets: dict[TopicPartition, int]
-    ends: dict[TopicPartition, int]
-
-    @staticmethod
-    def start(request: DrainRequested, partitions: Mapping[TopicPartition, Partition]) -> Drain:
-        """Return a drain for ``request``. Its targets come from the partitions' current state."""
-        targets = {tp: _target(p, request.mode) for tp, p in partitions.items()}
-        ends = {tp: _target(p, DrainMode.ALL) for tp, p in partitions.items()} if request.last else {}
-        return Drain(request, targets, ends)
+    def start(self, partitions: Mapping[TopicPartition, Partition]) -> None:
+        """Measure the targets, from the partitions' current state."""
+        self.targets = {tp: _target(p, self.mode) for tp, p in partitions.items()}
+        self.ends = {tp: _target(p, DrainMode.ALL) for tp, p in partitions.items()} if self.last else {}
 
     def follow(self, p: Partition) -> bool:
         """Raise the partition's end, and its target, to records that scans found since the start of the drain.
@@ -79,7 +70,7 @@ class Drain:
         without a writer: the drain of a log that grows would not end.
         """
         self.ends[p.tp] = max(self.ends.get(p.tp, 0), _target(p, DrainMode.ALL))
-        target = _target(p, self.request.mode) if self.request.mode is not DrainMode.INFLIGHT else 0
+        target = _target(p, self.mode) if self.mode is not DrainMode.INFLIGHT else 0
         if target <= self.targets.get(p.tp, 0):
             return False
         self.targets[p.tp] = target
@@ -94,7 +85,7 @@ class Drain:
 
         A partition is unfinished below its target, or while positions of consumer groups are to be copied.
         """
-        copies = self.request.mode is not DrainMode.INFLIGHT
+        copies = self.mode is not DrainMode.INFLIGHT
         left = [
             p
             for p in partitions.values()
@@ -107,13 +98,13 @@ class Drain:
 
         ``left``: the unfinished partitions.
         """
-        if self.request.mode is not DrainMode.ALL:
+        if self.mode is not DrainMode.ALL:
             return False
         return any(p.sealed_end < self.targets[p.tp] and p.phase is not Phase.FENCED for p in left)
 
     def is_over(self, now_ms: int) -> bool:
         """Return True once the deadline has passed."""
-        return self.request.deadline_ms is not None and now_ms >= self.request.deadline_ms
+        return self.deadline_ms is not None and now_ms >= self.deadline_ms
 
     def ending(
         self, left: Sequence[Partition], now_ms: int, *, obstacle: Callable[[Partition], Failure | None]
@@ -124,7 +115,7 @@ class Drain:
         ``obstacle``: returns the failure that blocks a partition, or None.
         """
         if self.is_over(now_ms):
-            what = "wait" if self.request.oneshot else "drain"
+            what = "wait" if self.oneshot else "drain"
             reason = f"the time to {what} is over: {_names(left)} only on this disk"
             return Exit(DataLocalError.exit_code, reason, LEFT_HINT)
         failures = []
@@ -135,7 +126,7 @@ class Drain:
             failures.append(failure)
         fenced = [failure for failure in failures if failure.kind is FailureKind.FENCED]
         first = fenced[-1] if fenced else failures[0]
-        code = first.exit_code if self.request.oneshot else DataLocalError.exit_code
+        code = first.exit_code if self.oneshot else DataLocalError.exit_code
         usual = LEFT_HINT if code == DataLocalError.exit_code else ""  # another error stays after a restart
         return Exit(code, f"{_names(left)} only on this disk: {first.message}", first.hint or usual)
 
@@ -147,7 +138,7 @@ class Drain:
         kept = [p for p in partitions.values() if p.known_committed < self.ends.get(p.tp, 0)]
         if not kept:
             return Exit(0, DONE)
-        reason = f"a drain of {self.request.mode.value} data sends no more: {_names(kept)} only on this disk"
+        reason = f"a drain of {self.mode.value} data sends no more: {_names(kept)} only on this disk"
         return Exit(DataLocalError.exit_code, reason, LEFT_HINT)
 
 
@@ -193,11 +184,12 @@ class Ending:
         engine.wants, engine.when_changed = self._wants, self._touch
         sealer.when_sealed = self._changed.set
 
-    def start_drain(self, request: DrainRequested) -> None:
-        """Start the drain of a request. A second request replaces the first."""
+    def start_drain(self, drain: Drain) -> None:
+        """Start a drain. A second one replaces the first."""
         engine = self._engine
-        self.drain = Drain.start(request, engine.partitions)
-        engine.report(Report(Level.INFO, "drain_started", f"sending {request.mode.value} data, then ending"))
+        self.drain = drain
+        drain.start(engine.partitions)
+        engine.report(Report(logging.INFO, "drain_started", f"sending {drain.mode.value} data, then ending"))
         self._sealer.drain()
         engine.scan_now(refused=True)
         self._changed.set()
@@ -227,7 +219,7 @@ class Ending:
             begun_ms = engine.now_ms()
             exit_ = self._judge()
             judged_ms = engine.now_ms() - begun_ms
-            if exit_ is not None and exit_.code == 0 and self.drain is not None and self.drain.request.last:
+            if exit_ is not None and exit_.code == 0 and self.drain is not None and self.drain.last:
                 exit_ = await self._scan_last(self.drain)
             if exit_ is not None:
                 engine.halt()
@@ -277,8 +269,8 @@ class Ending:
     async def _wait(self) -> None:
         """Wait for a change, or for the drain's deadline."""
         drain, seconds = self.drain, None
-        if drain is not None and drain.request.deadline_ms is not None:
-            seconds = (drain.request.deadline_ms - self._engine.now_ms()) / 1000
+        if drain is not None and drain.deadline_ms is not None:
+            seconds = (drain.deadline_ms - self._engine.now_ms()) / 1000
         await self._changed.wait(seconds)
 
     # ------------------------------------------------------------------ what the engine asks
@@ -290,7 +282,7 @@ class Ending:
         drain = self.drain
         if drain is None:
             return
-        if drain.request.last and not self._sealer.writer and drain.follow(p):
+        if drain.last and not self._sealer.writer and drain.follow(p):
             p.trouble = p.trouble.retry_now(self._engine.now_ms())
             self._sealer.seal_now()
         self._changed.set()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +23,7 @@ from tiered.engine import partition, status
 from tiered.engine.bucket import StepBucket
 from tiered.engine.failure import NO_FAILURES, PASSING, Failure, FailureKind, FailureStreak, RandomSource
 from tiered.engine.partition import EngineLimits, Partition, PartitionSeen, Phase
-from tiered.engine.reports import Level, Listener, Report, Step, StepKind
+from tiered.engine.reports import Listener, Report, Step, StepKind
 from tiered.engine.status import PartitionView
 from tiered.engine.worker import UploadQueue, Wakeup, Worker
 from tiered.errors import CommitUnknownError, TieredError
@@ -133,9 +134,9 @@ class Engine:
         if before == pauses:
             return
         for name in sorted(pauses.keys() - before.keys()):
-            self.report(Report(Level.WARN, "paused", f"{name or 'all topics'}: {pauses[name]}"))
+            self.report(Report(logging.WARNING, "paused", f"{name or 'all topics'}: {pauses[name]}"))
         for name in sorted(before.keys() - pauses.keys()):
-            self.report(Report(Level.INFO, "resumed_uploads", f"{name or 'all topics'}: uploads go on"))
+            self.report(Report(logging.INFO, "resumed_uploads", f"{name or 'all topics'}: uploads go on"))
         for p in list(self.partitions.values()):
             p.pause = self._pause_of(p)
             self.changed(p)
@@ -225,7 +226,7 @@ class Engine:
             self._behind.pop(p.tp, None)
         blocked = p.blocked()
         if blocked is not None:
-            p.trouble = self._reported(p.trouble, Level.ERROR, *blocked, p.tp)
+            p.trouble = self._reported(p.trouble, logging.ERROR, *blocked, p.tp)
         self.when_changed(p)
         self.track(p)
         worker = self._workers.get(p.tp)
@@ -319,7 +320,7 @@ class Engine:
         Report the failure, unless the same error code was reported within ``repeat_report_ms``.
         """
         after = before.after_failure(failure, doing, self.now_ms(), self.dice)
-        level = Level.WARN if failure.kind in PASSING else Level.ERROR
+        level = logging.WARNING if failure.kind in PASSING else logging.ERROR
         return self._reported(after, level, failure.code, failure.text(doing), tp)
 
     def success_noted(self, before: FailureStreak, doing: str, tp: TopicPartition | None = None) -> FailureStreak:
@@ -333,7 +334,7 @@ class Engine:
         return after
 
     def _reported(
-        self, before: FailureStreak, level: Level, code: str, text: str, tp: TopicPartition | None
+        self, before: FailureStreak, level: int, code: str, text: str, tp: TopicPartition | None
     ) -> FailureStreak:
         """Report ``text``, unless ``code`` was reported within ``repeat_report_ms``. Return the new failure record."""
         repeat_ms = self.limits.repeat_report_ms
@@ -363,7 +364,7 @@ class Engine:
         self.drop_claim(p)
         p.phase, p.trouble = Phase.FENCED, replace(p.trouble, failure=failure, doing="fenced")
         text = failure.text("the partition is fenced")
-        p.trouble = self._reported(p.trouble, Level.ERROR, "fenced", text, p.tp)
+        p.trouble = self._reported(p.trouble, logging.ERROR, "fenced", text, p.tp)
         self._note(p.tp, PartitionUpload(p.known_committed, p.claim_epoch, True, p.remote_start))
         self.changed(p)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
+import logging
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tiered.engine.reports import Level, Report
+from tiered.engine.reports import Report
 from tiered.errors import CommitUnknownError, FencedError, RemotePermissionError, TieredError
 from tiered.model import TopicPartition
 from tiered.plan.pacing import backoff_bound_seconds
@@ -113,7 +114,7 @@ class FailureStreak:
         return replace(self, failure=failure, doing=doing, attempts=attempts, retry_at_ms=at_ms)
 
     def after_report(
-        self, level: Level, code: str, text: str, tp: TopicPartition | None, *, now_ms: int, repeat_ms: int
+        self, level: int, code: str, text: str, tp: TopicPartition | None, *, now_ms: int, repeat_ms: int
     ) -> tuple[FailureStreak, Report | None]:
         """Return (streak, report). The report is None if the same ``code`` was reported within ``repeat_ms``."""
         repeat = self.reported_code == code and self.reported_ms != NONE_MS
@@ -133,7 +134,7 @@ class FailureStreak:
         if self.reported_ms == NONE_MS:
             return NO_FAILURES, None
         text = f"{doing} works again after {self.attempts} failures"
-        return NO_FAILURES, Report(Level.INFO, "recovered", text, tp)
+        return NO_FAILURES, Report(logging.INFO, "recovered", text, tp)
 
     def retry_now(self, now_ms: int, *, refused: bool = False) -> FailureStreak:
         """Return the streak with the next attempt at ``now_ms`` if time alone cures the failure, otherwise unchanged.

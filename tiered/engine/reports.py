@@ -9,19 +9,11 @@ from typing import NamedTuple, Protocol
 from tiered.model import TopicPartition
 
 
-class Level(enum.Enum):
-    """Severity of a report."""
-
-    INFO = "info"
-    WARN = "warning"
-    ERROR = "error"
-
-
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Message for the operator. ``event``: stable name of its kind. ``fields``: named values for logs."""
+    """Message for the operator. ``level``: of ``logging``. ``event``: stable name of its kind. ``fields``: for logs."""
 
-    level: Level
+    level: int
     event: str
     message: str
     tp: TopicPartition | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,10 +19,10 @@ from typing import Any, TypeVar
 from tiered.clock import Clock, IdSource
 from tiered.engine.bucket import Bucket
 from tiered.engine.disk import LogDirectory
-from tiered.engine.drain import DrainRequested, Ending, Sealer
+from tiered.engine.drain import Drain, Ending, Sealer
 from tiered.engine.engine import Engine
 from tiered.engine.partition import EngineLimits
-from tiered.engine.reports import DaemonListener, Exit, Level, Report, Step, StepKind
+from tiered.engine.reports import DaemonListener, Exit, Report, Step, StepKind
 from tiered.engine.scanner import Look
 from tiered.engine.status import PartitionView
 from tiered.engine.worker import Wakeup
@@ -119,7 +120,7 @@ class DirectoryRun:
         self._scan_seconds = 0.0
         self._scan_now = Wakeup()
         self._scanning = asyncio.Lock()
-        self._requests: list[tuple[DrainRequested, bool]] = []
+        self._requests: list[tuple[Drain, bool]] = []
         self._draining: list[asyncio.Task[None]] = []
         self._running = False
         self._disk_reported_ms: int | None = None
@@ -198,31 +199,31 @@ class DirectoryRun:
         """Return True once a drain was requested."""
         return self._ending.drain is not None or bool(self._requests or self._draining)
 
-    def drain(self, request: DrainRequested, *, scan: bool = False) -> None:
-        """Start the drain of ``request``, at first after the first scan of the run, and end the run with it.
+    def drain(self, drain: Drain, *, scan: bool = False) -> None:
+        """Start ``drain``, at first after the first scan of the run, and end the run with it.
 
         ``scan``: scan once more first, which finds all records that were appended before this call.
         """
-        self._requests.append((request, scan))
+        self._requests.append((drain, scan))
         if self._running and self.has_scanned:
             self._start_drains()
 
     def _start_drains(self) -> None:
         requests, self._requests = self._requests, []
-        for request, scan in requests:
+        for drain, scan in requests:
             if scan:
-                self._draining.append(asyncio.create_task(self._scan_and_drain(request)))
+                self._draining.append(asyncio.create_task(self._scan_and_drain(drain)))
             else:
-                self._ending.start_drain(request)
+                self._ending.start_drain(drain)
 
-    async def _scan_and_drain(self, request: DrainRequested) -> None:
+    async def _scan_and_drain(self, drain: Drain) -> None:
         try:
             await self._scan()
         except (TieredError, OSError) as error:  # the last scan fails too, and its status reports it
             self._listener.trouble("scan_failed", error)
         except Exception as error:  # noqa: BLE001 - any bug: the requested end has to come
             self._listener.bug(error)
-        self._ending.start_drain(request)
+        self._ending.start_drain(drain)
         self._scan_now.set()  # the pause between two scans is short from now on
 
     async def _stop(self, background: list[asyncio.Task[Any]]) -> None:
@@ -288,7 +289,7 @@ class DirectoryRun:
             return
         self._disk_reported_ms = now_ms
         text = f"the disk of the log is {used} % full, {free >> 20} MiB are free"
-        self._listener.report(Report(Level.WARN, "disk_low", text, None, (("free_bytes", free),)))
+        self._listener.report(Report(logging.WARNING, "disk_low", text, None, (("free_bytes", free),)))
 
     async def _keep_scanning(self) -> None:
         """Scan for ever. A scan that fails is reported and retried."""

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tiered.clock import Clock
 from tiered.engine.disk import LogDirectory
@@ -27,6 +27,9 @@ from tiered.plan.pacing import ALL_TOPICS, Pause
 from tiered.store.location import StoreLocation
 from tiered.store.options import StoreOptions
 
+if TYPE_CHECKING:
+    from tiered.engine.tiering import SpreadTiering
+
 UPLOAD_CHECK_S = 1.0
 """Interval in seconds between checks of a wait for sealed segments without an uploader."""
 POLL_S = 0.05
@@ -45,17 +48,6 @@ FENCED_HINT = (
 WAITS_HINT = "`tiered status` says what the upload waits for; the data is safe on this disk meanwhile"
 
 _logger = logging.getLogger("tiered")
-
-
-class Uploads(Protocol):
-    """Uploads of an open log, for a thread that waits for them."""
-
-    def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> Mapping[TopicPartition, int]:
-        """Upload and commit the sealed segments below the offsets ``ends``.
-
-        Return those of ``ends`` that the uploader of another process must reach. Raises DataLocalError after
-        ``timeout_s`` (None: no limit).
-        """
 
 
 class UploaderHandle(Protocol):
@@ -129,7 +121,7 @@ def wait_uploaded(
     ends: Mapping[TopicPartition, int],
     timeout_s: float | None,
     *,
-    tiering: Uploads | None,
+    tiering: SpreadTiering | None,
     uploader: Uploaders | None,
     clock: Clock,
     closed: threading.Event,
@@ -164,7 +156,7 @@ def wait_uploaded(
 
 
 def _upload_sealed(
-    local: LocalTier, tiering: Uploads, ends: Mapping[TopicPartition, int], left_s: float | None
+    local: LocalTier, tiering: SpreadTiering, ends: Mapping[TopicPartition, int], left_s: float | None
 ) -> None:
     """Upload the sealed segments of the partitions in ``ends``. Failures that time cures are only logged.
 

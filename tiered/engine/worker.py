@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from tiered.engine import partition
 from tiered.engine.failure import NO_FAILURES, NONE_MS, Failure, FailureKind
 from tiered.engine.partition import EngineLimits, Partition, Phase, SegmentUpload
-from tiered.engine.reports import Level, Report, Step, StepKind
+from tiered.engine.reports import Report, Step, StepKind
 from tiered.engine.status import segments_are
 from tiered.format.root import Root
 from tiered.model import Row, TopicPartition
@@ -104,7 +105,7 @@ class Worker:
                 engine.failed(p, granted, "claiming the writer role")
             return
         for text in granted.warnings:
-            engine.report(Report(Level.WARN, "resumed", text, p.tp))
+            engine.report(Report(logging.WARNING, "resumed", text, p.tp))
         if granted.resumes:
             engine.when_resuming()
         p.remote_start = granted.start_offset
@@ -119,7 +120,7 @@ class Worker:
         engine.note(p)
         fields = (("claim_epoch", p.claim_epoch), ("uploaded_offset", p.committed))
         text = f"the writer role is ours, the bucket ends at {p.committed}"
-        engine.report(Report(Level.INFO, "claimed", text, p.tp, fields))
+        engine.report(Report(logging.INFO, "claimed", text, p.tp, fields))
         engine.changed(p)
 
     async def _sweep_dead_uploads(self) -> None:
@@ -133,7 +134,7 @@ class Worker:
             p.settled = True
             if swept:
                 text = f"{swept} unfinished uploads of an earlier claim were deleted"
-                engine.report(Report(Level.INFO, "settled", text, p.tp))
+                engine.report(Report(logging.INFO, "settled", text, p.tp))
         else:
             p.settled = not engine.retries  # the next claim sweeps it; commits do not wait for it
             p.sweep = engine.failure_noted(p.sweep, swept, f"deleting old uploads of {p.tp}", p.tp)
@@ -237,7 +238,7 @@ class Worker:
             return
         engine.succeeded(p, "committing")
         fields = (("segments", len(rows)), ("uploaded_offset", p.committed))
-        engine.report(Report(Level.INFO, "committed", f"{segments_are(len(rows))} in the catalog", p.tp, fields))
+        engine.report(Report(logging.INFO, "committed", f"{segments_are(len(rows))} in the catalog", p.tp, fields))
 
     async def _copy(self) -> None:
         """Copy the positions of groups, after the root that covers them was read back."""

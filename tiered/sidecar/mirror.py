@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from uuid import UUID
 
@@ -89,21 +89,6 @@ INTERNAL = frozenset(
 def beside(broker: Path) -> Path:
     """Return the default path of the private directory for a broker's log directory."""
     return broker.absolute().with_name(f"{broker.absolute().name}-tiered")
-
-
-def safe_end(
-    tp: TopicPartition, points: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, int]
-) -> int | None:
-    """Return the end of the records that are flushed and replicated: no clean leader election removes them.
-
-    ``points``, ``marks``: the broker's recovery points and high watermarks. None: the partition is not in both.
-    """
-    return min(points[tp], marks[tp]) if tp in points and tp in marks else None
-
-
-def first_base(bases: Sequence[int], log_start: int) -> int:
-    """Return the base of the segment that contains ``log_start``; the first base if all are above it."""
-    return max((base for base in bases if base <= log_start), default=bases[0])
 
 
 def epoch_of(epochs: bytes, offset: int) -> int:
@@ -235,7 +220,7 @@ class Mirror:
                 held = self._follow(
                     tp,
                     theirs[tp],
-                    safe_end(tp, points, marks),
+                    min(points[tp], marks[tp]) if tp in points and tp in marks else None,
                     held,
                     committed.get(tp, -1),
                     topic_id=ids[tp.topic][tp.partition],
@@ -348,7 +333,7 @@ class Mirror:
         if end is None:
             self._forget(tp)
             end = bases[0]  # below the log start, too: the bucket's log may end there
-            folder.adopt(end, epochs, starts_in=first_base(bases, log_start))
+            folder.adopt(end, epochs, starts_in=max((base for base in bases if base <= log_start), default=bases[0]))
         end = self._agree(folder, epochs, last=bases[-1], committed=committed if folder.begun else -1)
         if safe is None:
             self._need_no_vouching(tp, bases)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import socket
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from tests.integration.uploader.daemons import Daemon, call, status
 from tests.integration.uploader.logs import make_log
 from tests.support.engine import seen_views
-from tiered.engine.reports import Level, Report
+from tiered.engine.reports import Report
 from tiered.local.disk.files import DiskSpace, PosixFiles
 from tiered.store.base import Get
 from tiered.store.location import StoreLocation
@@ -52,7 +53,7 @@ def test_without_a_server_of_status_the_note_beside_the_lock_says_it(
     try:
         views = seen_views(service._directory, clock.now_ms())
         monkeypatch.setattr(service, "views", lambda: views)
-        service._telemetry.report(Report(Level.ERROR, "failed", "403"))
+        service._telemetry.report(Report(logging.ERROR, "failed", "403"))
         service._check()
         assert status("--log-dir", str(directory))[2]["reason"] is None
         number = service.store_metrics.start(Get("t/root"), clock.monotonic())

@@ -12,7 +12,7 @@ from tests.sim.tiers.truth import Violated
 from tests.sim.tiers.virtual import VirtualLoop
 from tiered.engine.bucket import Bucket
 from tiered.engine.disk import LogDirectory
-from tiered.engine.drain import DrainMode, DrainRequested
+from tiered.engine.drain import Drain, DrainMode
 from tiered.engine.journal import Journal
 from tiered.engine.partition import EngineLimits
 from tiered.engine.runner import DirectoryRun, Timing
@@ -69,7 +69,7 @@ class Daemon:
             if self.world.rng.random() < 0.08 and self._runner is not None and self._loop is not None:
                 self.world.note(self, "SIGTERM")
                 mode = self.world.rng.choice((DrainMode.SEALED, DrainMode.INFLIGHT))
-                request = DrainRequested(mode, self._runner.now_ms() + 30_000, last=True)
+                request = Drain(mode, self._runner.now_ms() + 30_000, last=True)
                 self._loop.call_soon(partial(self._runner.drain, request, scan=True))
             self.advance()
         elif self.machine.path.exists() and self.world.rng.random() < 0.5:
@@ -112,7 +112,7 @@ class Daemon:
                 )
                 self._runner = runner
                 if oneshot:
-                    runner.drain(DrainRequested(DrainMode.ALL, runner.now_ms() + 60_000, oneshot=True))
+                    runner.drain(Drain(DrainMode.ALL, runner.now_ms() + 60_000, oneshot=True))
                 return await runner.run()
             finally:
                 journal.close()

@@ -13,7 +13,7 @@ from tests.sim.tiers.virtual import VirtualLoop
 from tiered.clock import SystemIds
 from tiered.engine.bucket import StepBucket
 from tiered.engine.disk import Granted
-from tiered.engine.drain import DrainMode, DrainRequested, Ending, Sealer
+from tiered.engine.drain import Drain, DrainMode, Ending, Sealer
 from tiered.engine.engine import Engine
 from tiered.engine.partition import EngineLimits, PartitionSeen, SegmentRef
 from tiered.engine.reports import Exit, Report, Step, StepKind
@@ -298,7 +298,7 @@ class Desk:
 
     def drain(self, mode: DrainMode, wait_ms: int | None = 25_000, **more: Any) -> None:
         until_ms = None if wait_ms is None else self.now_ms + wait_ms
-        self.do(self.ending.start_drain, DrainRequested(mode, until_ms, **more))
+        self.do(self.ending.start_drain, Drain(mode, until_ms, **more))
 
     def sigterm(self, mode: DrainMode = DrainMode.ALL) -> None:
         self.drain(mode, last=True)

@@ -13,7 +13,7 @@ import pytest
 from tests.sim.tiers.daemon import SIZES, Told
 from tiered.engine.bucket import Bucket
 from tiered.engine.disk import LogDirectory
-from tiered.engine.drain import DrainMode, DrainRequested
+from tiered.engine.drain import Drain, DrainMode
 from tiered.engine.journal import Journal
 from tiered.engine.partition import EngineLimits
 from tiered.engine.runner import DirectoryRun
@@ -64,7 +64,7 @@ async def test_the_time_follows_the_wall_forward_until_a_deadline_counts(tmp_pat
     assert await after_a_jump(0) == 8
     assert await after_a_jump(-3) == 8
     assert await after_a_jump(4) == 9
-    runner.drain(DrainRequested(DrainMode.ALL, runner.now_ms() + 25_000))
+    runner.drain(Drain(DrainMode.ALL, runner.now_ms() + 25_000))
     assert await after_a_jump(5) == 9
 
 

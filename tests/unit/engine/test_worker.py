@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from tests.unit.engine.world import World
 from tiered.engine.disk import Granted
 from tiered.engine.failure import RECHECK_PERMISSION_MS, retry_delay_ms
 from tiered.engine.partition import EngineLimits
-from tiered.engine.reports import Level, StepKind
+from tiered.engine.reports import StepKind
 from tiered.errors import CommitUnknownError, ConfigError, FencedError
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.plan.pacing import BACKOFF_MAX_SECONDS
@@ -117,7 +118,7 @@ def test_permission_is_reported_at_once_and_drains_unaided_when_the_policy_is_fi
     desk = Desk().claimed()
     (upload,) = desk.seal(0)
     desk.answer(upload, DENIED)
-    assert (desk.reports[-1].level, desk.reports[-1].event) == (Level.ERROR, "failed")
+    assert (desk.reports[-1].level, desk.reports[-1].event) == (logging.ERROR, "failed")
     assert "allow it" in desk.reports[-1].message
     waiting = desk.view().waiting
     assert waiting is not None
@@ -168,7 +169,7 @@ def test_a_gap_is_never_committed_and_says_so() -> None:
     waiting = desk.view().waiting
     assert waiting is not None
     assert (waiting.code, waiting.reason) == ("gap", "offsets 5..20 are neither in the bucket nor on this disk")
-    assert [report.event for report in desk.reports if report.level is Level.ERROR] == ["failed"]
+    assert [report.event for report in desk.reports if report.level is logging.ERROR] == ["failed"]
 
 
 def test_a_root_inside_a_segment_is_never_committed_over() -> None:
