@@ -14,7 +14,6 @@ import logging
 import os
 import re
 import shutil
-import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -196,12 +195,6 @@ class DirectoryStore:
             except CorruptionError as damage:
                 self._log_damage(damage)
                 info = info_of_file(os.fstat(fd), key)
-            if info.key != key and _folded(info.key) == _folded(key):
-                raise ConfigError(
-                    f"{path} is the file of key {info.key!r}, not of {key!r}: the file system does not "
-                    "distinguish the two names",
-                    hint="use a folder on a file system that keeps upper and lower case apart",
-                )
             if info.key != key:
                 why = f"it ends in the key {info.key!r}: its end is damaged, or it was moved"
                 another = damaged(path, info.size, why)
@@ -425,8 +418,3 @@ def _is_flipped(found: str, key: str) -> bool:
     """Return True if two keys differ by one bit: that is damage, because no object is moved to so similar a name."""
     one, two = found.encode(), key.encode()
     return len(one) == len(two) and (int.from_bytes(one) ^ int.from_bytes(two)).bit_count() == 1
-
-
-def _folded(key: str) -> str:
-    """Fold a key as a file system may: neither case nor the composition of accented letters counts."""
-    return unicodedata.normalize("NFC", key).casefold()

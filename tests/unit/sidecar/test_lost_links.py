@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.engine import sealed_in
 from tests.unit.sidecar.broker import Broker, mirror_of, read, sidecar, values
-from tests.unit.sidecar.killing import killed_at_each_effect
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import CorruptionError, NewerFormatError
 from tiered.format.local_names import log_name
@@ -168,28 +167,6 @@ def test_a_running_uploader_sees_a_loss_and_its_end(broker: Broker) -> None:
     lost.with_name("kept").rename(lost)
     assert seen() == (False, [pairs[2]])
     directory.release()
-
-
-@pytest.mark.long
-def test_whatever_is_lost_after_a_kill_is_missed(broker: Broker, finished: Path, url: str, tmp_path: Path) -> None:
-    """Each link that the killed look left is lost in turn, and the broker has it no more: never a silent gap."""
-    broker.roll(1)
-    assert sidecar(broker.path, url).code == 0
-    linked(broker, 3)
-    broker.roll(5)
-    saved = broker.path.with_name("saved-broker")
-    shutil.copytree(broker.path, saved)
-    for _ in killed_at_each_effect(broker, tmp_path, mirror_of):
-        there = log_bases(PosixFiles(), folder_of(broker))
-        lost = [base for base in there[1:-1] if (folder_of(broker) / log_name(base)).stat().st_size]
-        (folder_of(broker) / log_name(lost[-1])).unlink()
-        for path in broker.folder.glob("*.log"):
-            if int(path.stem) <= lost[-1]:
-                path.unlink()
-        assert sidecar(broker.path, url).code == 14
-        assert read(url, "t") == below(finished, min({lost[-1], *broker.bases[1:5]} - (set(there) - {lost[-1]})))
-        shutil.rmtree(broker.path)
-        shutil.copytree(saved, broker.path)
 
 
 def test_a_note_that_is_missing_is_written_at_the_next_look(broker: Broker, url: str) -> None:
