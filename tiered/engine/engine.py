@@ -89,7 +89,6 @@ class Engine:
         self.lazy = False  # True: what the checkpoint notes as wholly committed is not claimed (one-shot runs)
         self._workers: dict[TopicPartition, Worker] = {}
         self._leaving: dict[asyncio.Task[None], None] = {}  # tasks of removed partitions
-        self._behind: dict[TopicPartition, None] = {}
 
     # ------------------------------------------------------------------ the table
 
@@ -120,7 +119,6 @@ class Engine:
         p = self.partitions.pop(tp, None)
         if p is None:
             return
-        self._behind.pop(tp, None)
         self.topics.remove(p)
         worker = self._workers.pop(tp, None)
         if worker is not None:
@@ -186,7 +184,7 @@ class Engine:
 
     def counts(self) -> tuple[int, int]:
         """Return (number of partitions, number of those with sealed segments that the bucket lacks)."""
-        return len(self.partitions), len(self._behind)
+        return len(self.partitions), sum(1 for p in self.partitions.values() if p.works)
 
     # ------------------------------------------------------------------ work
 
@@ -220,10 +218,6 @@ class Engine:
         """React to a change of a partition: wake its coroutine, or start one if there is work."""
         if self.partitions.get(p.tp) is not p:
             return
-        if p.works:
-            self._behind[p.tp] = None
-        else:
-            self._behind.pop(p.tp, None)
         blocked = p.blocked()
         if blocked is not None:
             p.trouble = self._reported(p.trouble, logging.ERROR, *blocked, p.tp)

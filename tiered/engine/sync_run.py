@@ -9,8 +9,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -28,7 +27,6 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.locks import SafeEvent
-from tiered.format.positions import Positions
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.model import TopicPartition
 from tiered.plan.pacing import Pause
@@ -88,14 +86,11 @@ class SyncRun:
         self._ends = ends
         self._heeds_pauses = not claims  # a claim sends nothing, and a log cannot begin without
         pauses = self._tiering.pauses.read() if self._heeds_pauses else {}
-        found = [_DiskState.read(self._tiering, tp, end, claims=claims) for tp, end in ends.items()]
-        partitions = run_apart(partial(self._carry, found, pauses))
+        partitions = run_apart(partial(self._carry, pauses, claims=claims))
         self._tiering.copied.update({tp: p.copied for tp, p in partitions.items() if p.copied is not None})
         return {tp: error for tp, end in ends.items() if (error := self._verdict(partitions[tp], end)) is not None}
 
-    async def _carry(
-        self, found: Sequence[_DiskState], pauses: Mapping[str, Pause]
-    ) -> Mapping[TopicPartition, Partition]:
+    async def _carry(self, pauses: Mapping[str, Pause], *, claims: bool) -> Mapping[TopicPartition, Partition]:
         """Run the engine until it is idle, and return its table."""
         tiering = self._tiering
         with ThreadPool(TOGETHER, "tiered-engine") as pool:
@@ -116,14 +111,37 @@ class SyncRun:
             if self._heeds_pauses:  # a claim alone copies nothing
                 engine.copy(tiering.positions.read() or {})
             try:
-                for each in found:
-                    each.enter(engine)
+                for tp in self._ends:
+                    self._enter(engine, tp, claims=claims)
                 await engine.idle()
             finally:
                 await engine.stop()
                 if self._writing is not None:
                     await self._writing
         return engine.partitions
+
+    def _enter(self, engine: Engine, tp: TopicPartition, *, claims: bool) -> None:
+        """Put a partition into the engine's table, with its valid claim, and the sealed segments that the bucket lacks.
+
+        ``claims``: without both, for a run that only claims.
+        """
+        tiering, log = self._tiering, self._tiering.local.partition(tp)
+        at = log.positions()
+        start = at.uploaded_offset
+        seen = PartitionSeen(
+            tp, log.topic_id, at.local_start_offset, at.flushed_offset, at.end_offset, noted_offset=start
+        )
+        p = engine.see(seen)
+        catalog = None if claims else tiering.steps.held(tp)
+        if catalog is not None and catalog.root is not None:
+            start = catalog.root.next_offset
+            p.claimed(catalog.claim_epoch, start)
+            p.copied = tiering.copied.get(tp)
+            engine.topics.mark_registered(p)
+        for segment in [] if claims else log.sealed_segments(start):
+            if segment.base_offset < self._ends[tp]:
+                p.add(SegmentRef(segment.base_offset, segment.end_offset, segment.size_bytes, segment.appended_ms))
+        engine.changed(p)
 
     def _wants(self, p: Partition, base: int) -> bool:
         """Return True if the segment at ``base`` is below the requested offset and the deadline has not passed."""
@@ -209,58 +227,6 @@ class SyncRun:
             f"{tp}: the sync timed out: uploaded up to offset {p.known_committed} of {end}",
             hint="call sync() again, or run `tiered-uploader sync --wait`; the data is safe on this disk meanwhile",
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _DiskState:
-    """State of a partition on the disk. ``held``: (claim epoch, committed end) of a valid claim, None without one.
-
-    ``sealed``: segments to upload. ``copied``: positions of groups in the bucket, None if unknown.
-    """
-
-    seen: PartitionSeen
-    held: tuple[int, int] | None
-    sealed: tuple[SegmentRef, ...]
-    copied: Positions | None
-
-    @classmethod
-    def read(cls, tiering: Tiering, tp: TopicPartition, end: int, *, claims: bool) -> _DiskState:
-        """Read the state, with the sealed segments that begin below ``end``, from the committed end on.
-
-        ``claims``: True leaves out the segments and the present claim, for a run that only claims.
-        """
-        log = tiering.local.partition(tp)
-        at = log.positions()
-        start, held = at.uploaded_offset, None
-        catalog = None if claims else tiering.steps.held(tp)
-        if catalog is not None and catalog.root is not None:
-            start = catalog.root.next_offset
-            held = (catalog.claim_epoch, start)
-        sealed = [
-            SegmentRef(segment.base_offset, segment.end_offset, segment.size_bytes, segment.appended_ms)
-            for segment in ([] if claims else log.sealed_segments(start))
-            if segment.base_offset < end
-        ]
-        seen = PartitionSeen(
-            tp,
-            log.topic_id,
-            at.local_start_offset,
-            at.flushed_offset,
-            at.end_offset,
-            noted_offset=at.uploaded_offset,
-        )
-        return cls(seen, held, tuple(sealed), tiering.copied.get(tp))
-
-    def enter(self, engine: Engine) -> None:
-        """Put the partition into the engine's table."""
-        p = engine.see(self.seen)
-        if self.held is not None:
-            p.claimed(*self.held)
-            p.copied = self.copied
-            engine.topics.mark_registered(p)
-        for segment in self.sealed:  # above the end of the claim's root
-            p.add(segment)
-        engine.changed(p)
 
 
 class InlineBucket(StepBucket):
