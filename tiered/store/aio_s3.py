@@ -12,10 +12,10 @@ from typing import Any
 
 from tiered.errors import ClosedError, ConfigError, RemotePermissionError, TieredError, install_command
 from tiered.store.aio_driver import DaemonLoop
-from tiered.store.base import Get, Outcome, StoreRequest
+from tiered.store.base import Get, Head, Outcome, StoreRequest
 from tiered.store.key_rules import check_request
 from tiered.store.s3 import BUFFERS, S3Store, free_buffers, lendable_bytes, origin_of
-from tiered.store.s3_errors import NeedsGet, NeedsHead, follow_up_of, translate, without_data
+from tiered.store.s3_errors import translate, without_data
 from tiered.store.s3_requests import S3Target, call_for, expect_of_large, forbid_redirect, mark_foreign_page, outcome_of
 from tiered.store.sources import PIECE_BYTES
 from tiered.store.threads import ThreadPool, main_has_ended
@@ -103,8 +103,8 @@ class AioS3Store:
         finally:
             client.requests -= 1
             await self._close_unused()
-        if isinstance(settled, NeedsHead | NeedsGet):
-            return without_data(await self.execute(follow_up_of(request)))
+        if isinstance(settled, Get | Head):
+            return without_data(await self.execute(settled))
         return settled
 
     async def _connected(self) -> _Client:

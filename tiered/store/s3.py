@@ -18,9 +18,9 @@ from typing import Any
 
 from tiered.errors import ClosedError, ConfigError, RemotePermissionError, TieredError, install_command
 from tiered.format.buffers import BufferPool
-from tiered.store.base import Get, Outcome, StoreRequest
+from tiered.store.base import Get, Head, Outcome, StoreRequest
 from tiered.store.key_rules import check_request
-from tiered.store.s3_errors import NeedsGet, NeedsHead, follow_up_of, translate, without_data
+from tiered.store.s3_errors import translate, without_data
 from tiered.store.s3_requests import S3Target, call_for, expect_of_large, forbid_redirect, mark_foreign_page, outcome_of
 from tiered.store.sources import PIECE_BYTES
 
@@ -92,8 +92,8 @@ class S3Store:
             self._refused = self._refused or isinstance(settled, RemotePermissionError)
             if isinstance(settled, TieredError):
                 raise settled from error
-        if isinstance(settled, NeedsHead | NeedsGet):
-            return without_data(self.execute(follow_up_of(request)))
+        if isinstance(settled, Get | Head):
+            return without_data(self.execute(settled))
         return settled
 
     def _connected(self) -> S3Client:

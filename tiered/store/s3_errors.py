@@ -50,21 +50,6 @@ from tiered.store.s3_requests import (
     not_s3,
 )
 
-
-class NeedsHead:
-    """Result of :func:`translate`: the error lacks information, and the caller must send a HEAD of the key.
-
-    A range past the end of the object gives an error without ETag.
-    """
-
-
-class NeedsGet:
-    """Result of :func:`translate` for a HEAD: the caller must send a GET of one byte of the key.
-
-    The error of a HEAD has no body, so an absent key looks like an absent bucket or an expired token.
-    """
-
-
 _CHECKSUM_CODES = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
 _REGION_CODES = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "307"}
@@ -129,15 +114,15 @@ _CONFIG_ERRORS = frozenset(
 )
 
 
-Settled = Outcome | NeedsHead | NeedsGet | TieredError
-"""Result of translating an error of the SDK."""
+Settled = Outcome | Get | Head | TieredError
+"""Result of translating an error of the SDK. A request is the follow-up of one whose answer says too little."""
 
 
 def translate(target: S3Target, request: StoreRequest, call: S3Call, error: Exception) -> Settled:
     """Return the outcome that the SDK's ``error`` stands for, or a :class:`TieredError` that the caller must raise.
 
-    ``call``: the call that failed. :class:`NeedsHead` and :class:`NeedsGet`: the caller must send one more request,
-    which :func:`follow_up_of` returns. If the source of the uploaded body failed, its error is raised here.
+    ``call``: the call that failed. A :class:`Get` or :class:`Head`: the caller must send this request, too. If the
+    source of the uploaded body failed, its error is raised here.
     """
     failure = call.reader.failure if call.reader is not None else None
     if failure is not None:
@@ -149,19 +134,6 @@ def translate(target: S3Target, request: StoreRequest, call: S3Call, error: Exce
     if isinstance(raised, RemoteUnavailableError) and _writes(request):
         return PutResult(PutStatus.UNKNOWN, cause=str(raised))
     return raised
-
-
-def follow_up_of(request: StoreRequest) -> Get | Head:
-    """Return the follow-up of a request whose answer had too little information.
-
-    A GET is followed by a HEAD (:class:`NeedsHead`). A HEAD is followed by a GET of one byte (:class:`NeedsGet`).
-    Raises TypeError for other requests.
-    """
-    if isinstance(request, Get):
-        return Head(request.key)
-    if isinstance(request, Head):
-        return Get(request.key, 0, 1)
-    raise TypeError(f"{_name(request)} is never followed up")
 
 
 def without_data(outcome: Outcome) -> Outcome:
@@ -205,9 +177,9 @@ def _from_answer(target: S3Target, request: StoreRequest, response: dict[str, An
         if status == 409:
             return PutResult(PutStatus.CONFLICT, cause=what)
     if isinstance(request, Get) and (status == 416 or code == "InvalidRange"):
-        return NeedsHead()
+        return Head(request.key)  # of a range past the end no ETag is told
     if isinstance(request, Head) and code == "400":
-        return NeedsGet()
+        return _asked_again(request)
     return _refused(target, request, status, code, what)
 
 
@@ -220,12 +192,17 @@ def _strangeness(request: StoreRequest, status: int, code: str) -> str:
     return ""
 
 
+def _asked_again(request: Head) -> Get:
+    """Return the follow-up of a HEAD. Its error has no body: an absent key looks like an absent bucket."""
+    return Get(request.key, 0, 1)
+
+
 def _absent(request: StoreRequest, what: str) -> Settled:
     match request:
         case Get():
             return Missing()
         case Head():
-            return NeedsGet()
+            return _asked_again(request)
         case AbortUpload():
             return None
         case Put(condition=Match()):
