@@ -177,7 +177,7 @@ def _from_answer(target: S3Target, request: StoreRequest, response: dict[str, An
         if status == 409:
             return PutResult(PutStatus.CONFLICT, cause=what)
     if isinstance(request, Get) and (status == 416 or code == "InvalidRange"):
-        return Head(request.key)  # of a range past the end no ETag is told
+        return Head(request.key)  # the error for a range past the end has no ETag
     if isinstance(request, Head) and code == "400":
         return _asked_again(request)
     return _refused(target, request, status, code, what)
