@@ -370,33 +370,6 @@ def test_a_topic_that_is_compacted_later_is_told_and_not_left_in_silence(
     judge(url, finished, end)
 
 
-def test_a_segment_that_the_cleaner_replaces_after_the_link_is_uploaded_as_it_was(
-    broker: Broker, finished: Path, url: str
-) -> None:
-    end = broker.roll(3)
-    mirror_of(broker).scan()
-    first = broker.folder / log_name(0)
-    swapped = first.with_name(first.name + ".swap")
-    swapped.write_bytes(first.read_bytes()[:100])
-    swapped.replace(first)
-    assert sidecar(broker.path, url).code == 0
-    judge(url, finished, end)
-
-
-@pytest.mark.parametrize("deleted", [False, True])
-def test_a_lost_private_directory_goes_on_where_the_bucket_ends(
-    broker: Broker, finished: Path, url: str, deleted: bool
-) -> None:
-    broker.roll(2)
-    assert sidecar(broker.path, url).code == 0
-    shutil.rmtree(beside(broker.path))
-    end = broker.roll(4)
-    if deleted:
-        broker.retain(2)
-    assert sidecar(broker.path, url).code == 0
-    judge(url, finished, end)
-
-
 def replica_of(finished: Path, tmp_path: Path) -> Broker:
     """Another broker's copy of the same records, which rolls at other offsets."""
     path = tmp_path / "finished-2"
@@ -456,17 +429,6 @@ def test_a_gap_is_told_and_never_passed_over(broker: Broker, finished: Path, url
     ending = sidecar(broker.path, url)
     assert (ending.code, f"offsets from {end} were deleted before they were linked" in str(ending)) == (14, True)
     judge(url, finished, end)
-
-
-def test_a_broker_that_has_deleted_its_first_segments_begins_where_it_begins(
-    broker: Broker, finished: Path, url: str
-) -> None:
-    end = broker.roll(4)
-    broker.retain(2)
-    assert sidecar(broker.path, url).code == 0
-    start = broker.bases[2]
-    expected = {at: value for at, value in values(finished, "t").items() if start <= at < end}
-    assert read(url, "t") == expected
 
 
 @pytest.mark.parametrize(("segment", "inside", "first"), [(2, 0, 2), (2, 1, 2), (2, -1, 1), (0, 0, 0), (4, 1, 4)])
@@ -530,15 +492,6 @@ def test_what_is_linked_before_its_claim_stays_linked_when_the_log_start_moves(
     mirror_of(broker).scan()
     assert sidecar(broker.path, url).code == 0
     judge(url, finished, end)
-
-
-def test_a_rewritten_log_is_refused(broker: Broker, url: str) -> None:
-    broker.roll(3)
-    assert sidecar(broker.path, url).code == 0
-    for path in broker.folder.glob("*.log"):
-        if int(path.stem) in broker.bases[1:]:
-            path.rename(path.with_name(f"{int(path.stem) + 1:020d}.log"))
-    assert sidecar(broker.path, url).code == 14
 
 
 def test_an_older_disk_of_the_broker_is_told(broker: Broker, finished: Path, url: str) -> None:
