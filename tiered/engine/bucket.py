@@ -45,6 +45,10 @@ class StepBucket(ABC):
                 await self.drive(self.steps.probe())
         return await self.drive(steps, together=REGISTRATION_REQUESTS)
 
+    async def register(self, topic: str) -> None:
+        """Create the topic's registry entry in the bucket, or adopt an entry with the same topic id."""
+        await self.drive_probed(self.steps.register(topic))
+
     @contextlib.asynccontextmanager
     async def room(self, needed: Callable[[], int], *, reads_disk: bool) -> AsyncIterator[None]:
         """Reserve memory inside the block, after a wait if necessary. ``needed``: returns the number of bytes."""

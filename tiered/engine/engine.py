@@ -479,8 +479,7 @@ class Topics:
                 await topic.changed.wait((topic.trouble.retry_at_ms - now_ms) / 1000)
                 continue
             found = await engine.attempt(
-                Step(StepKind.REGISTER, topic.name),
-                lambda: engine.bucket.drive_probed(engine.bucket.steps.register(topic.name)),
+                Step(StepKind.REGISTER, topic.name), partial(engine.bucket.register, topic.name)
             )
             if isinstance(found, Failure):
                 topic.trouble = engine.failure_noted(topic.trouble, found, doing)

@@ -241,6 +241,10 @@ class InlineBucket(StepBucket):
         self._pool = pool
         self.is_alone: Callable[[], bool] = lambda: False
 
+    async def register(self, topic: str) -> None:
+        """Create or adopt the topic's registry entry. A probe, which writes, comes only before its first write."""
+        await self.drive(self.steps.register(topic))
+
     async def drive(self, steps: Steps[T], *, together: int = REGISTRATION_REQUESTS) -> T:
         del together
         if self.is_alone():
