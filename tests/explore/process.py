@@ -28,7 +28,7 @@ from tiered.format.root import Root
 from tiered.plan import invariants
 from tiered.remote import root_view
 from tiered.remote.catalog_view import CatalogView, PageCache
-from tiered.store.base import Backoff, Begin, Blocking, ListUploads, NewId, Now, Take, Time, Together, UploadPage
+from tiered.store.base import Backoff, Begin, Blocking, NewId, Now, Take, Time, Together
 
 LATE_SECONDS = 100_000.0
 """What a late answer takes: longer than every deadline."""
@@ -170,8 +170,6 @@ class Runner:
                     pass
                 case Blocking(call):
                     outcome = self._block(call)
-                case ListUploads():
-                    outcome = UploadPage(())  # nothing here is large enough
                 case Take(ticket):
                     (outcome,) = ticket  # type: ignore[misc]
                 case Begin(wanted):

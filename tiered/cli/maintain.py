@@ -350,28 +350,20 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
         text += _swept_lines(app, found, f"{tp}: {counted(found.count, 'orphan')}", f"{tp}", dry_run=done is None)
     if strays is not None:
         fields["strays"] = {"objects": strays.count, "size_bytes": strays.size_bytes, "failed": len(strays.failed)}
-        fields["strays"]["uploads"] = len(strays.uploads)
-        if strays.count or strays.uploads or strays.unlisted:
+        if strays.count:
             title = f"{counted(strays.count, 'stray')} of no topic"
             text += _swept_lines(app, strays, title, "of no topic", dry_run=done is None)
-    left = bool(strays and (strays.failed or strays.unlisted)) or any(
-        each.failed or each.unlisted or each.readers for each in swept.values()
-    )
+    left = bool(strays and strays.failed) or any(each.failed or each.readers for each in swept.values())
     incomplete = any(one.note for one in done or ()) or left
     return app.out.result("maintain", fields, text, code or (EXIT_WARNINGS if incomplete else 0))
 
 
 def _swept_lines(app: Application, found: Swept, title: str, where: str, *, dry_run: bool) -> list[str]:
     """Return lines about a sweep, which begin with ``title``. Warn of what it left. ``where``: what was swept."""
-    verb = "would be {}" if dry_run else "left alone" if found.readers else "{}"
-    lines = [f"{title}, {human_bytes(found.size_bytes)}, {verb.format('deleted')}"]
-    if found.uploads:
-        lines.append(f"{where}: {counted(len(found.uploads), 'unfinished upload')}, {verb.format('aborted')}")
+    verb = "would be deleted" if dry_run else "left alone" if found.readers else "deleted"
     if found.readers:
         app.out.warn(f"{where}: nothing was swept: {counted(found.readers, 'reader')} pinned it; try again later")
-    if found.unlisted:
-        app.out.warn(f"{where}: unfinished uploads are not known: {found.unlisted}")
-    return lines
+    return [f"{title}, {human_bytes(found.size_bytes)}, {verb}"]
 
 
 def _loop(app: Application, wanted: MaintainScope, every_ms: int, metrics_file: Path | None) -> int:

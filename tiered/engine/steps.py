@@ -288,7 +288,7 @@ class BucketSteps:
             root.next_offset,
             resumes,
             (yield from self.producers(tp, root)) if resumes else b"",
-            tuple(filter(None, (claim.not_recovered, claim.dated_ahead))),
+            (claim.not_recovered,) if claim.not_recovered else (),
         )
         later = yield Blocking(lambda: self._disk.start_log(tp, granted))
         return replace(granted, resumes=later)

@@ -41,7 +41,6 @@ from tiered.plan.commit import (
     fenced,
     holds_any,
     next_ts_ms,
-    next_version,
     row_flaw,
     succeed,
 )
@@ -467,7 +466,7 @@ class Garbage:
     """Collector of the trash entries that one commit adds, in order of removal."""
 
     def __init__(self, root: Root, stamp: Stamp) -> None:
-        self._version, self._ts_ms = next_version(root, stamp), next_ts_ms(root, stamp)
+        self._version, self._ts_ms = root.version + 1, next_ts_ms(root, stamp)
         self._before = root.trash
         self._entries: list[TrashEntry] = []
 

@@ -4,7 +4,7 @@
 this root must not be changed so. If it must see rows in pages, it returns a generator that requests those pages and
 returns one of the two. Nothing here reads a clock or touches a store: time and ids come in the :class:`Stamp`, pages
 as responses to :class:`WantedPages`. A new kind of change is one more frozen class with ``op`` and ``apply``;
-``remote.catalog`` commits any of them, several at once with :func:`fold`.
+``remote.catalog`` commits any of them.
 
 :func:`succeed` does what every commit does: version + 1, a commit id of its own (so that no two bodies are equal
 and ETags never repeat), ``ts_ms`` that never goes back, the role's ``last_commit``.
@@ -24,7 +24,7 @@ import numpy as np
 
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, FLAG_STAGED, KNOWN_FLAGS, MAX_INT64, Role
 from tiered.format.page import PageKind, Pointer
-from tiered.format.root import SEALED_LIMIT, STATE_DELETING, STATE_OPEN, STATE_SEALED, Commit, RoleState, Root, Sealed
+from tiered.format.root import SEALED_LIMIT, STATE_DELETING, STATE_OPEN, Commit, RoleState, Root, Sealed
 from tiered.format.rows import Rows, Trash
 from tiered.model import EpochEntry, Row, TrashEntry
 from tiered.plan.ownership import Grant, Refusal, RefusalReason, VolumeProof, decide_claim
@@ -115,29 +115,15 @@ def create_root(topic_id: UUID, partition: int, topic: str, stamp: Stamp) -> Roo
 def succeed(root: Root, stamp: Stamp, op: str, **changes: Any) -> Root:
     """Return ``root`` with ``changes``, committed by ``stamp``'s role as the next version and under the name ``op``.
 
-    A later intent of the same commit keeps the version. ``changes``: fields of Root, or ``role``: the role's new state.
+    ``changes``: fields of Root, or ``role``: the role's new state.
     """
     role = changes.pop("role", None) or root.roles[stamp.role.value]
-    if root.commit.id == stamp.commit_id:  # a later intent of the same commit: still one version
-        ops = root.commit.op.split(",")
-        commit = root.commit if op in ops else dataclasses.replace(root.commit, op=",".join([*ops, op]))
-        return dataclasses.replace(
-            root, commit=commit, roles=MappingProxyType({**root.roles, stamp.role.value: role}), **changes
-        )
     return _next(root, stamp, op, dataclasses.replace(role, seq=role.seq + 1), changes)
-
-
-def next_version(root: Root, stamp: Stamp) -> int:
-    """Return the version that the root has after the commit of ``stamp``. All intents of a commit have one version.
-
-    ``root`` may already contain some intents of that commit.
-    """
-    return root.version + (root.commit.id != stamp.commit_id)
 
 
 def next_ts_ms(root: Root, stamp: Stamp) -> int:
     """Return the time of ``stamp``'s commit on ``root``: always above the time of the commit before."""
-    return root.commit.ts_ms if root.commit.id == stamp.commit_id else max(stamp.now_ms, root.commit.ts_ms + 1)
+    return max(stamp.now_ms, root.commit.ts_ms + 1)
 
 
 def _next(root: Root, stamp: Stamp, op: str, role: RoleState, changes: dict[str, Any]) -> Root:
@@ -151,46 +137,6 @@ def _next(root: Root, stamp: Stamp, op: str, role: RoleState, changes: dict[str,
         roles=MappingProxyType({**root.roles, stamp.role.value: role}),
         **changes,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """Result of several intents on one root: the next root, and for each intent its refusal, None if it was applied."""
-
-    root: Root
-    refusals: tuple[Refusal | None, ...]
-
-
-def fold(intents: Sequence[Intent], root: Root, stamp: Stamp) -> Reading[Folded]:
-    """Apply ``intents`` in order to ``root``, as one commit. Return the next root, and the refusals of intents.
-
-    A refused intent does not affect the others. The generator requests the pages that the intents need.
-    """
-    at, refusals = root, list[Refusal | None]()
-    for intent in intents:
-        outcome = intent.apply(at, stamp)
-        if not isinstance(outcome, Root | Refusal):
-            outcome = yield from _with_unwritten(outcome, at)
-        refusals.append(outcome if isinstance(outcome, Refusal) else None)
-        at = at if isinstance(outcome, Refusal) else outcome
-    return Folded(at, tuple(refusals))
-
-
-def _with_unwritten(reading: Reading[T], root: Root) -> Reading[T]:
-    """Run ``reading``. Answer its requests for pages that this commit has made, and yield its other requests."""
-    made = {page.pointer: page.content for page in root.unwritten}
-    answer: tuple[Any, ...] = ()
-    try:
-        wanted = next(reading)
-        while True:
-            asked = [pointer for pointer in wanted.pointers if pointer not in made]
-            got = (yield WantedPages(wanted.kind, tuple(asked))) if asked else ()
-            found = dict(zip(asked, got, strict=True))
-            answer = tuple([made[pointer] if pointer in made else found[pointer] for pointer in wanted.pointers])
-            wanted = reading.send(answer)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +185,7 @@ def taken(
         # mutant claim-raises-epoch
         epoch=before.epoch + 1,
         owner=owner,
-        claimed_ms=max(stamp.now_ms, root.commit.ts_ms + 1),
+        claimed_ms=next_ts_ms(root, stamp),
         volume=volume,
         token=token,
         last_append=before.last_append,
@@ -464,27 +410,17 @@ class GcDoneIntent:
         return succeed(root, stamp, self.op, trash=root.trash.where(kept))
 
 
-_STEPS = {STATE_OPEN: (STATE_SEALED, STATE_DELETING), STATE_SEALED: (STATE_DELETING,), STATE_DELETING: ()}
-
-
 @dataclass(frozen=True, slots=True)
-class StateIntent:
-    """Change of a log's state to "sealed" for a hand-over, or to "deleting". Neither can be undone."""
-
-    state: str
+class DeletionIntent:
+    """Mark of a log for deletion, which cannot be undone."""
 
     op = "state"
 
     def apply(self, root: Root, stamp: Stamp) -> Outcome:
-        """Return the root with the new state. Refuse with NOTHING if the root has it already.
-
-        Refuse with STATE for a step backwards, and with FENCED for an outdated claim.
-        """
+        """Return the marked root. Refuse with NOTHING if it is marked, and with FENCED for an outdated claim."""
         refusal = fenced(root, stamp)
         if refusal is not None:
             return refusal
-        if self.state == root.state:
+        if root.state == STATE_DELETING:
             return Refusal(RefusalReason.NOTHING, f"{root.where} is {root.state} already")
-        if self.state not in _STEPS[root.state]:
-            return Refusal(RefusalReason.STATE, f"{root.where} is {root.state}: it cannot become {self.state}")
-        return succeed(root, stamp, self.op, state=self.state)
+        return succeed(root, stamp, self.op, state=STATE_DELETING)

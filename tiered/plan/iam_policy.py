@@ -59,7 +59,7 @@ def policy(
         # Without the right to list, S3 returns 403, not 404, for an absent key; that check has no prefix.
         _allow("MissingIs404", ["s3:ListBucket"], bucket_arn) | _when("Null", "true"),
     ]
-    if role in ("maintainer", "auditor"):  # for this action S3 knows no condition on the prefix
+    if role == "auditor":  # for `cost`; for this action S3 knows no condition on the prefix
         statements.append(_allow("Uploads", ["s3:ListBucketMultipartUploads"], bucket_arn))
     if role == "auditor":  # `doctor` judges the lifecycle rules
         statements.append(_allow("Lifecycle", ["s3:GetLifecycleConfiguration"], bucket_arn))

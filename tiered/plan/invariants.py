@@ -343,7 +343,7 @@ def _roles_kept(root: Root, previous: Root) -> Iterator[str]:
             if now != before:
                 yield f"role {role.value} changed by a commit of {root.commit.role}"
             continue
-        taken = TAKES_ROLE.intersection(root.commit.op.split(",")) - ({"stage"} if before.epoch else set())
+        taken = root.commit.op in TAKES_ROLE and not (root.commit.op == "stage" and before.epoch)
         if not taken and now.epoch != before.epoch:
             yield f"{root.commit.op} changed the epoch of {role.value} to {now.epoch}"
         if now.epoch != before.epoch and before.epoch:

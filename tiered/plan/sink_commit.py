@@ -21,7 +21,7 @@ from tiered.format.keys import FLAG_STAGED, MAX_INT64, Role, join_uid, staged_ba
 from tiered.format.root import STATE_OPEN, TXNS_LIMIT, Root
 from tiered.format.rows import Rows
 from tiered.model import EpochEntry, Row
-from tiered.plan.commit import Stamp, holds_any, next_version, succeed, taken, with_epoch
+from tiered.plan.commit import Stamp, holds_any, succeed, taken, with_epoch
 from tiered.plan.ownership import LOCAL_VOLUME, SPARK_VOLUME, Refusal, RefusalReason, sink_refused
 
 MAX_STAGED_ROWS = 100_000
@@ -76,7 +76,7 @@ class StageIntent:
             "next_offset": new.end_offset,
             "added": root.added + new.tally,
             "lineage": lineage,
-            **_remembered(root, self.txn, self.batch, next_version(root, stamp)),
+            **_remembered(root, self.txn, self.batch),
         }
         if taking:
             return taken(root, stamp, self.op, Role.WRITER, volume=SPARK_VOLUME, owner=stamp.owner, **changes)
@@ -195,14 +195,14 @@ def _in_time(rows: Sequence[Row], root: Root) -> list[Row]:
     return [row._replace(appended_ms=max(row.appended_ms, before_ms)) for row in rows]
 
 
-def _remembered(root: Root, txn: str, batch: int, version: int) -> dict[str, Any]:
+def _remembered(root: Root, txn: str, batch: int) -> dict[str, Any]:
     """Return the root's fields with the batch as the newest entry of ``txns``.
 
     Beyond the limit the oldest one-shot id is dropped if there are more than ``ONCE_KEPT``. Otherwise the oldest entry
     is dropped, and ``txns_floor`` rises to its version.
     """
     kept = [entry for entry in zip(root.txns, root.txn_versions, strict=False) if entry[0][0] != txn]
-    kept.append(((txn, batch), version))
+    kept.append(((txn, batch), root.version + 1))
     floor = root.txns_floor
     while len(kept) > TXNS_LIMIT:
         once = [at for at, ((name, _), _) in enumerate(kept) if is_once(name)]

@@ -36,13 +36,6 @@ MAX_BATCH_BYTES = 256 * 1024 * 1024
 _PREFIX_BYTES = MAX_IGNORED_TAIL_BYTES  # enough to know the size of any batch, and too little to be one
 
 
-class IndexDoubtedError(CorruptionError):
-    """Damage found in bytes that an offset index chose: either the index or the ``.log`` is wrong.
-
-    The reader catches this error, and reads the segment from its start.
-    """
-
-
 class SegmentDiffers(CorruptionError):
     """Error after all bytes of a segment were read: their checksum is not that in the catalog.
 
@@ -70,9 +63,6 @@ class SegmentScan:
     If the whole ``.log`` is fed, its CRC32C is compared with the row's before the last call returns a batch. Batches of
     earlier calls were verified only by their own CRCs. If only a part is fed, batch CRCs, offsets, times and the
     object's size are checked against the row.
-
-    A ``position`` above 0 was taken from an offset index, and so was an end before the row's size. A mismatch in such
-    bytes raises IndexDoubtedError.
     """
 
     def __init__(
@@ -189,7 +179,6 @@ class SegmentScan:
             return
         position = self._walk.position
         if self._held_bytes or position != self._row.size:
-            self._by_index = self._by_index or position + self._held_bytes < self._row.size
             raise self._corrupt(f"the bytes end before offset {self._end}")
         if self._dense and self._next < self._offsets.next:
             raise self._corrupt(f"offsets {self._next} to {self._offsets.next} are missing")
@@ -306,10 +295,9 @@ class SegmentScan:
 
     def _corrupt(self, reason: str, at: int = -1) -> CorruptionError:
         position = self._walk.position if at < 0 else at
-        kind = IndexDoubtedError if self._by_index else CorruptionError
         if self._staged:
             reason = f"{reason} (counted from its base {self._row.base})"
-        return kind(
+        return CorruptionError(
             f"{self._tp}: {reason}, at byte {position} of {self._key} (offset {self.next_offset} or later)",
             path_or_key=self._key,
             position=position,

@@ -1,9 +1,8 @@
 """Catalog of one partition in one process: claims, commits of intents, and settling of doubts.
 
-All methods that touch the store are steps (``store.base``): run them with ``store.driver``. One runs at a time. Intents
-that arrive meanwhile are committed together afterwards (``commit_all``), by one PUT of the root.
+All methods that touch the store are steps (``store.base``): run them with ``store.driver``, one at a time.
 
-A commit builds the next root from the intents, reading the pages that they ask for. It PUTs the new pages, if any,
+A commit builds the next root from an intent, reading the pages that it asks for. It PUTs the new pages, if any,
 create-only, and then changes the root by compare-and-swap (``conditional_put.update``). Commit ids decide who wrote the
 root that is found after a lost PUT. Inside one epoch a role is one sequential process. So only that process overwrites
 the role's ``last_commit``; other roles' commits keep it, and a claim copies it to ``sealed``. So a lost answer is
@@ -50,17 +49,15 @@ from tiered.plan.commit import (
     SHAPE,
     AppendIntent,
     ClaimIntent,
-    Folded,
     Intent,
     Shape,
     Stamp,
-    fold,
 )
 from tiered.plan.ownership import Refusal, RefusalReason, VolumeProof, hold, since
 from tiered.plan.retention import dated
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds, held_ids
 from tiered.remote.catalog_view import PageCache, PageGone, store_pages, with_pages
-from tiered.remote.committer import MAX_CLOCK_LEAD_MS, Claim, Exclusive, Persist, StoreClock, refusal_error
+from tiered.remote.committer import Claim, Persist, StoreClock, refusal_error
 from tiered.remote.conditional_put import (
     COMMIT_DEADLINE_MS,
     LOOK,
@@ -72,7 +69,7 @@ from tiered.remote.conditional_put import (
     deadline_after,
     update,
 )
-from tiered.remote.root_history import copy_root, is_copied_after, may_prune, prune_history, removes_rows, store_copy
+from tiered.remote.root_history import copy_root, is_copied_after, prune_history, removes_rows, store_copy
 from tiered.remote.root_view import RootView, root_get
 from tiered.remote.roots import root_body
 from tiered.store.base import (
@@ -144,7 +141,6 @@ class Catalog(RootView):
         self._pruned_epoch = 0
         self._doubt = self._fenced = ""  # reasons why commits are forbidden until the next claim
         self._doubt_before = ""  # ``_doubt`` before the last PUT
-        self._alone = Exclusive(self.name)
 
     @property
     def claim_epoch(self) -> int:
@@ -202,11 +198,10 @@ class Catalog(RootView):
         role = Role(role)
         if role is Role.WRITER and (volume is None or self._persist is None):
             raise ConfigError(f"{self.name}: a writer's claim needs volume= and the catalog's persist=")
-        with self._alone:
-            self._held = None  # a claim that raises leaves none: its CAS may have landed
-            if (yield from self.load()) is None:
-                raise self._destroyed()  # a new empty root would hide the loss of that one
-            return (yield from self._claim(role, owner, volume))
+        self._held = None  # a claim that raises leaves none: its CAS may have landed
+        if (yield from self.load()) is None:
+            raise self._destroyed()  # a new empty root would hide the loss of that one
+        return (yield from self._claim(role, owner, volume))
 
     def append(self, rows: Sequence[Row], epochs: Sequence[EpochEntry] = ()) -> Steps[Root]:
         """Commit rows at ``next_offset``. Return the acknowledged root, or a newer one that contains the commit.
@@ -222,8 +217,7 @@ class Catalog(RootView):
             # mutant append-id-before-put
             return self._keep(self._kept.token, hold(self._kept.last_append, append_id))
 
-        (result,) = yield from self.commit_all((intent,), before=keep)
-        return _acknowledged(result)
+        return (yield from self.commit(intent, before=keep))
 
     def dated(self, rows: Sequence[Row]) -> Steps[tuple[Row, ...]]:
         """Return ``rows`` of uploaded segments with the append times that their commit stores, for retention.
@@ -243,17 +237,6 @@ class Catalog(RootView):
     def now_ms(self) -> Steps[int]:
         """Return this machine's time, or the store's if this machine's clock is far from it."""
         return self._clock.trusted_ms((yield Now()))
-
-    def clock_notes(self, time: Time) -> tuple[str, ...]:
-        """Return one sentence if this machine's clock is far from the store's, otherwise an empty tuple.
-
-        ``time``: readings of this machine's clocks.
-        """
-        if self._clock.agrees(time):
-            return ()
-        ahead_ms = self._clock.ahead_of_store_ms(time.now_ms, time)
-        where = "ahead of" if ahead_ms > 0 else "behind"
-        return (f"this machine's clock is {abs(ahead_ms)} ms {where} the store's, which is used instead: correct it",)
 
     def commit_bytes(self, rows: int) -> int:
         """Return an upper bound of the memory that a commit of ``rows`` more rows needs, the current root included."""
@@ -289,64 +272,44 @@ class Catalog(RootView):
             ConfigError: there is no claim, or this machine's clock is far ahead of the store's.
             TieredError: the root refuses the intent. Nothing was committed.
         """
-        (result,) = yield from self.commit_all((intent,), before=before, reason=reason)
-        return _acknowledged(result)
+        held = self._require_claim()
+        owner = f"{held.owner}: {reason}" if reason else held.owner
+        deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
+        sent, is_timed = self._current(), False
 
-    def commit_all(
-        self, intents: Sequence[Intent], *, before: Callable[[], Steps[None]] | None = None, reason: str = ""
-    ) -> Steps[list[Root | TieredError]]:
-        """Commit intents under this process's claim, in order, as one version: one PUT of the root.
-
-        Returns for each intent the acknowledged root, or the error that refused it. ``before``: steps that run once,
-        before the first PUT; if they raise, nothing is sent. ``reason``: text for people, stored after the owner in the
-        root.
-
-        Raises:
-            FencedError: a newer claim exists. Nothing was committed.
-            CommitUnknownError: the outcome is unknown; :attr:`in_doubt` says why. Claim again.
-            RemoteUnavailableError: nothing was committed.
-            LogDestroyedError, CorruptionError: the root was deleted, or the catalog is damaged.
-            ConfigError: there is no claim, or this machine's clock is far ahead of the store's.
-        """
-        with self._alone:
-            held = self._require_claim()
-            owner = f"{held.owner}: {reason}" if reason else held.owner
-            deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
-            base = sent = self._current()
-            folded, is_timed = Folded(base, ()), False
-
-            def next_root(seen: Tagged[Root]) -> Planned[Root]:
-                nonlocal base, sent, folded, before, is_timed
-                base, time = seen.value, (yield Now())
-                if self._clock.ahead(time) and not is_timed:  # or this machine slept: a new answer decides
-                    is_timed = True
-                    return LOOK
-                # mutant commit-ids-are-unique
-                stamp = self._stamp(held.role, held.epoch, owner, (yield NewId()), time)
-                made = yield from self._folded(intents, base, stamp)
-                if made is None:
-                    return LOOK
-                folded = made
-                if folded.root is base:
+        def next_root(seen: Tagged[Root]) -> Planned[Root]:
+            nonlocal sent, before, is_timed
+            base, time = seen.value, (yield Now())
+            if self._clock.ahead(time) and not is_timed:  # or this machine slept: a new answer decides
+                is_timed = True
+                return LOOK
+            # mutant commit-ids-are-unique
+            stamp = self._stamp(held.role, held.epoch, owner, (yield NewId()), time)
+            planned = yield from self._applied(intent, base, stamp)
+            if planned is None:
+                return LOOK
+            if isinstance(planned, Refusal):
+                if planned.reason is RefusalReason.NOTHING:
                     return None
-                planned = spill(folded.root, stamp)
-                if before is not None:
-                    # mutant append-id-is-persisted
-                    yield from before()
-                    before = None
-                # mutant pages-before-root
-                planned = yield from store_pages(planned, deadline)
-                if removes_rows(planned):
-                    # mutant copy-before-removal
-                    yield from store_copy(base, deadline)
-                sent = planned
-                return LOOK if self._stale(time, (yield Now())) else self._sending(sent)
+                raise self._refused(planned, base, intent)
+            planned = spill(planned, stamp)
+            if before is not None:
+                # mutant append-id-is-persisted
+                yield from before()
+                before = None
+            # mutant pages-before-root
+            planned = yield from store_pages(planned, deadline)
+            if removes_rows(planned):
+                # mutant copy-before-removal
+                yield from store_copy(base, deadline)
+            sent = planned
+            return LOOK if self._stale(time, (yield Now())) else self._sending(sent)
 
-            if (yield from self._swap_root(next_root, partial(self._is_committed, held), deadline)):
-                if not self._fenced:
-                    self._held = replace(held, last_commit=sent.commit.id)
-                yield from self._copy_after(sent)
-            return self._results(intents, folded, base)
+        if (yield from self._swap_root(next_root, partial(self._is_committed, held), deadline)):
+            if not self._fenced:
+                self._held = replace(held, last_commit=sent.commit.id)
+            yield from self._copy_after(sent)
+        return self._current()
 
     def confirm(self) -> Steps[None]:
         """Read the newest root. Raises FencedError if another process has taken the claim over.
@@ -356,14 +319,17 @@ class Catalog(RootView):
         yield from self.load()
         self._require_claim()
 
-    def _folded(self, intents: Sequence[Intent], root: Root, stamp: Stamp) -> Steps[Folded | None]:
-        """Return the result of the intents on ``root``; None if they must be applied to a newer root.
+    def _applied(self, intent: Intent, root: Root, stamp: Stamp) -> Steps[Root | Refusal | None]:
+        """Return the result of ``intent`` on ``root``; None if it must be applied to a newer root.
 
-        None means that garbage collection has deleted a page of ``root``. ``stamp``: id, date and owner of the commit.
-        Raises FencedError if another process has claimed the role since, PageGone if the page is lost.
+        None means that garbage collection has deleted a page of ``root``. Raises FencedError if another process has
+        claimed the role since, PageGone if the page is lost.
         """
+        outcome = intent.apply(root, stamp)
+        if isinstance(outcome, Root | Refusal):
+            return outcome
         try:
-            return (yield from with_pages(fold(intents, root, stamp), root, self.pages))
+            return (yield from with_pages(outcome, root, self.pages))
         except PageGone:
             yield from self.confirm()
             if self._current().version > root.version:
@@ -377,20 +343,12 @@ class Catalog(RootView):
         """
         if is_copied_after(after):
             yield from copy_root(after)
-        role = Role(after.commit.role)
+        # A writer deletes nothing, so that a stolen key cannot erase history.
+        is_maintainer = after.commit.role == Role.MAINTAINER.value
         is_history = removes_rows(after) or is_copied_after(after)
-        if is_history and may_prune(role) and self._pruned_epoch != after.commit.epoch:
+        if is_history and is_maintainer and self._pruned_epoch != after.commit.epoch:
             self._pruned_epoch = after.commit.epoch
             yield from prune_history(after)
-
-    def _results(self, intents: Sequence[Intent], folded: Folded, root: Root) -> list[Root | TieredError]:
-        results: list[Root | TieredError] = []
-        for intent, refusal in zip(intents, folded.refusals, strict=True):
-            if refusal is None or refusal.reason is RefusalReason.NOTHING:
-                results.append(self._current())
-            else:
-                results.append(self._refused(refusal, root, intent))
-        return results
 
     # -- one attempt --------------------------------------------------------------------------------------------------
 
@@ -500,7 +458,6 @@ class Catalog(RootView):
             resumes=is_new and proof is not None and proof.empty and bool(before.writer.epoch or before.next_offset),
             previous=before.roles[role.value],
             root=self._current(),
-            dated_ahead=self._dated_ahead(before, (yield Now())),
         )
 
     def _is_granted(self, role: Role, back: Root, sent: Root) -> bool:
@@ -601,16 +558,6 @@ class Catalog(RootView):
         """
         return max(now.now_ms - taken.now_ms, int((now.monotonic - taken.monotonic) * 1000)) > COMMIT_DEADLINE_MS
 
-    def _dated_ahead(self, root: Root, time: Time) -> str:
-        """Return one sentence if ``root`` is dated far ahead of the store's clock at ``time``, otherwise ``""``."""
-        ahead_ms = self._clock.ahead_of_store_ms(root.commit.ts_ms, time)
-        if ahead_ms <= MAX_CLOCK_LEAD_MS:
-            return ""
-        return (
-            f"{self.name}: the catalog was dated {ahead_ms} ms ahead of the store's clock, by a fast clock; "
-            "commits go on, and removed objects stay that much longer than their grace time"
-        )
-
     def _keep(self, token: str, last_append: str) -> Steps[None]:
         """Persist claim tokens and append ids on the volume, each as a list of ids in one text.
 
@@ -634,13 +581,6 @@ class Catalog(RootView):
         if refusal.reason is RefusalReason.FENCED and not isinstance(intent, ClaimIntent):
             self._fenced = refusal.message
         return refusal_error(refusal, root, intent)
-
-
-def _acknowledged(result: Root | TieredError) -> Root:
-    """Return the root that contains the one intent of a commit. Raises the error that refused it."""
-    if isinstance(result, TieredError):
-        raise result
-    return result
 
 
 _CLAIM_HINT = "run it again: its new claim finds out whether the commit was made; an uploader does so by itself"

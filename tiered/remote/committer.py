@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -43,7 +42,6 @@ class Claim:
 
     ``resumes``: True if a fresh volume takes over a partition that had a writer or records. Its local log begins at
     ``next_offset``. ``root``: the root with this claim. ``previous``: state of the same role in the replaced root.
-    ``dated_ahead``: a warning if the date of the replaced root was ahead of the store's clock, otherwise ``""``.
     """
 
     epoch: int
@@ -52,7 +50,6 @@ class Claim:
     resumes: bool
     previous: RoleState
     root: Root
-    dated_ahead: str = ""
 
     @property
     def not_recovered(self) -> str:
@@ -159,22 +156,3 @@ def refusal_error(refusal: Refusal, root: Root, intent: Intent) -> TieredError:
             hint=refusal.hint,
         )
     return ConfigError(refusal.message, hint=refusal.hint)
-
-
-class Exclusive:
-    """Context manager of one commit at a time. A second commit raises ConfigError. Abandoned steps release it.
-
-    ``name``: that of the partition, for the error.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name, self._lock = name, threading.Lock()
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            raise ConfigError(
-                f"{self._name}: another commit of this catalog is still running", hint="wait for it, then commit"
-            )
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()

@@ -29,19 +29,12 @@ from tiered.model import AbortedTxn, EpochEntry, Row, SealedIndexes, SegmentDesc
 from tiered.plan.maintenance import newest_trimmed
 from tiered.plan.read import READ_LIMITS, ByteRange, ReadLimits, RequestSizes, SegmentRange, byte_range
 from tiered.plan.visibility import aborted_within, open_firsts, stable_offset
-from tiered.remote.assembly import IndexDoubtedError, SegmentScan
+from tiered.remote.assembly import SegmentScan
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import ByteCache, fetches, read_range
 from tiered.store.base import Get, Object, Steps
 
 LOGGER = logging.getLogger("tiered.remote")
-
-MAX_DOUBTED = 1024
-"""Most segments with a wrong index that are remembered. The set is emptied when it is full."""
-
-
-class _TimeIndexWrong(Exception):
-    """Error for a time index entry whose batch does not have the entry's timestamp."""
 
 
 def describes(descriptor: SegmentDescriptor, row: Row) -> bool:
@@ -60,7 +53,7 @@ class SegmentLookup:
     """Reader of the indexes of one partition's remote segments. Streams may share it.
 
     ``cache``: cache of segment bytes. ``indexes``: cache of index bundles, which several lookups may share; None: they
-    go into ``cache``. ``limits``: sizes of requests. An offset index that was found wrong is not used again.
+    go into ``cache``. ``limits``: sizes of requests.
     """
 
     def __init__(
@@ -76,21 +69,6 @@ class SegmentLookup:
         self._topic_id = topic_id
         self._cache = cache
         self._indexes = cache if indexes is None else indexes
-        self._doubted: set[str] = set()
-
-    def doubt(self, error: IndexDoubtedError) -> bool:
-        """Stop using the offset index of the segment in ``error``. Return True.
-
-        If its use was stopped before, return False: then the ``.log`` is damaged, not the index.
-        """
-        key = error.path_or_key
-        if key in self._doubted:
-            return False
-        if len(self._doubted) >= MAX_DOUBTED:
-            self._doubted.clear()
-        self._doubted.add(key)
-        LOGGER.warning("index_wrong key=%s error=%s hint=the segment is read from its start", key, error.message)
-        return True
 
     def log_key(self, row: Row) -> str:
         """Return the key of the ``.log`` of a row."""
@@ -129,20 +107,17 @@ class SegmentLookup:
     def byte_range(self, row: Row, start: int, end: int) -> Steps[ByteRange]:
         """Return the range of bytes of a row's ``.log`` that contains offsets ``start`` to ``end`` (exclusive).
 
-        Sends no request for the whole ``.log``. It is returned if all its offsets are wanted, if it is small, or if its
-        offset index was found wrong before.
+        Sends no request for the whole ``.log``, which is returned if all its offsets are wanted or if it is small.
+        Raises CorruptionError if the offset index has no bytes for these offsets.
         """
         if start <= row.base and end >= row.next:
             return ByteRange(0, row.size)
-        if row.size <= self.limits.unindexed_bytes or (self._doubted and self.log_key(row) in self._doubted):
+        if row.size <= self.limits.unindexed_bytes:
             return ByteRange(0, row.size)
         data = yield from self.section(row, SectionKind.OFFSET_INDEX)
         wanted = byte_range(OffsetIndex.from_bytes(data, row.base).entries, row.size, start, end)
         if not wanted.size_bytes:  # an empty range would hide the wanted records
-            key = self.log_key(row)
-            what = f"the offset index of {key} has no bytes for offsets {start} to {end}"
-            self.doubt(IndexDoubtedError(what, path_or_key=key, offset=start))
-            return ByteRange(0, row.size)
+            raise self._wrong_index(row, f"its offset index has no bytes for offsets {start} to {end}")
         return wanted
 
     def offset_for_time(self, snapshot: CatalogView, timestamp: int, at: int = 0) -> Steps[tuple[int, int] | None]:
@@ -245,41 +220,23 @@ class SegmentLookup:
         above = next((offset for ts, offset in index.entries if ts > timestamp), row.next - 1)
         begin, middle = max(below, start), above + 1
         proof = reached if reached >= 0 and below > start else None
-        try:
-            if begin < middle < row.next:
-                found = yield from self._scan_times(row, timestamp, start, begin, middle, proof)
-                if found is not None:
-                    return found
-                begin, proof = middle, None  # all matches are below the log's start: search the rest
-            return (yield from self._scan_times(row, timestamp, start, begin, row.next, proof))
-        except _TimeIndexWrong:
-            LOGGER.warning(
-                "time_index_wrong key=%s timestamp=%d offset=%d hint=the segment is read from its start",
-                self.log_key(row),
-                reached,
-                below,
-            )
-            return (yield from self._scan_times(row, timestamp, start, start, row.next))
+        if begin < middle < row.next:
+            found = yield from self._scan_times(row, timestamp, start, begin, middle, proof)
+            if found is not None:
+                return found
+            begin, proof = middle, None  # all matches are below the log's start: search the rest
+        return (yield from self._scan_times(row, timestamp, start, begin, row.next, proof))
 
     def _scan_times(  # noqa: PLR0917 - private, in the order of a range
-        self, row: Row, timestamp: int, start: int, begin: int, end: int, proof: int | None = None
+        self, row: Row, timestamp: int, start: int, begin: int, end: int, proof: int | None
     ) -> Steps[tuple[int, int] | None]:
         """Return (offset, timestamp) of the first record with at least ``timestamp``, not below offset ``start``.
 
         Only batches that touch offsets ``begin`` to ``end`` (exclusive) are read.
 
         ``proof``: greatest timestamp of the first of these batches according to the time index; None: not checked.
-        Raises _TimeIndexWrong if the batch has another one.
+        Raises CorruptionError if the batch has another one.
         """
-        try:
-            return (yield from self._scan_range(row, timestamp, start, begin, end, proof))
-        except IndexDoubtedError as error:
-            self.doubt(error)
-        return (yield from self._scan_range(row, timestamp, start, begin, end, proof))
-
-    def _scan_range(  # noqa: PLR0917 - private, as _scan_times
-        self, row: Row, timestamp: int, start: int, begin: int, end: int, proof: int | None
-    ) -> Steps[tuple[int, int] | None]:
         wanted = yield from self.byte_range(row, begin, end)
         key = self.log_key(row)
         scan = SegmentScan(self._tp, key, row, position=wanted.start, start=begin, end=end)
@@ -287,7 +244,9 @@ class SegmentLookup:
             data = yield from fetch.steps(self._tp, self._cache)
             for header, batch in scan.feed(data):
                 if proof not in (None, header.max_timestamp):
-                    raise _TimeIndexWrong
+                    raise self._wrong_index(
+                        row, f"its time index has {proof} for the batch at {header.base_offset}: {header.max_timestamp}"
+                    )
                 proof = None
                 if header.max_timestamp < timestamp:
                     continue
@@ -298,6 +257,15 @@ class SegmentLookup:
                 return None
         scan.finish()
         return None
+
+    def _wrong_index(self, row: Row, what: str) -> CorruptionError:
+        key = index_key(self._topic_id, self._tp.partition, row)
+        return CorruptionError(
+            f"{self._tp}: {key} is wrong: {what}",
+            path_or_key=key,
+            offset=row.base,
+            hint=f"delete it: `tiered repair {self._tp.topic}:{self._tp.partition}` then rebuilds it from the .log",
+        )
 
     def forget(self, key: str) -> None:
         """Drop the bundle ``key`` from the cache, so that the next lookup reads it again."""

@@ -53,7 +53,7 @@ from tiered.remote.segment_rewriter import (
     reencode_row,
     spend_nothing,
 )
-from tiered.store.base import Capabilities, Now, Steps
+from tiered.store.base import Capabilities, Steps
 from tiered.times import format_time
 
 PLAN_LOOKS = 3
@@ -139,7 +139,7 @@ class Maintainer:
         if snapshot.root.state == STATE_DELETING:
             return self._destruction(snapshot, kinds, now_ms)
         actions: list[MaintenanceAction] = []
-        notes = list(self._catalog.clock_notes((yield Now())))
+        notes: list[str] = []
         wrong = WrongTimes(self._config)
         start = snapshot.start_offset
         if MaintenanceKind.RETENTION in kinds or begin_at is not None:

@@ -30,7 +30,7 @@ from tiered.format.rows import NO_ROWS, Rows
 from tiered.model import AbortedTxn, EpochEntry, TopicPartition
 from tiered.plan.read import READ_LIMITS, ByteRange, CatalogRows, ReadLimits, RequestSizes, SegmentRange, segment_ranges
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds
-from tiered.remote.assembly import IndexDoubtedError, SegmentDiffers, SegmentScan
+from tiered.remote.assembly import SegmentDiffers, SegmentScan
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import BUFFER_BYTES, ByteCache, Fetch, Prefetch, SegmentGone, fetches, still_named
 from tiered.remote.lookup import SegmentLookup
@@ -172,9 +172,8 @@ class SegmentReader:
 
         ``place`` advances with them. ``pieces`` returns the rows from an offset on. ``shape`` makes the emitted value
         of a batch; None emits nothing. ``run_shape`` makes those of consecutive v2 batches; without it, ``shape`` does.
-        ``keep`` runs before each fetch. A damaged batch is read once more, without the cache. After a wrong offset
-        index the segment is read from its start. Raises SegmentGone for a missing object, CorruptionError for damage
-        that remains, RemoteUnavailableError.
+        ``keep`` runs before each fetch. A damaged batch is read once more, without the cache. Raises SegmentGone for a
+        missing object, CorruptionError for damage that remains, RemoteUnavailableError.
         """
         repeated_at = -1
         whole: set[int] = set()
@@ -188,8 +187,6 @@ class SegmentReader:
                 yield from ahead.abandon()  # the steps continue: here, with a newer root, or another partition
                 if isinstance(error, SegmentGone) or not isinstance(error, CorruptionError):
                     raise  # includes a missing page, which is damage only if no newer root replaces it
-                if isinstance(error, IndexDoubtedError) and self.lookup.doubt(error):
-                    continue  # read the segment again, from its start, without the index
                 if repeated_at == place.at:
                     raise
                 repeated_at = place.at

@@ -34,7 +34,6 @@ from tiered.errors import (
 )
 from tiered.format.kernels import crc32c
 from tiered.format.keys import (
-    Role,
     hist_key,
     hist_prefix,
     parse_hist_key,
@@ -65,7 +64,7 @@ def removes_rows(after: Root) -> bool:
 
     The deletion of a topic does not count: a copy that arrives late would stay in the bucket for ever.
     """
-    return after.state != STATE_DELETING and not REMOVALS.isdisjoint(after.commit.op.split(","))
+    return after.state != STATE_DELETING and after.commit.op in REMOVALS
 
 
 def is_copied_after(after: Root) -> bool:
@@ -154,11 +153,6 @@ def prune_history(root: Root) -> Steps[None]:
         yield from delete_keys(old)
     except TieredError as error:
         LOGGER.warning("hist_not_pruned key=%s error=%s", root.key, error.message)
-
-
-def may_prune(role: Role) -> bool:
-    """Return True if ``role`` may delete copies. A writer deletes nothing, so a stolen key cannot erase history."""
-    return role is Role.MAINTAINER
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ from tiered.errors import (
 from tiered.format.batch import encode_batch
 from tiered.format.keys import Role
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
-from tiered.format.root import STATE_DELETING, Root, encode_root
+from tiered.format.root import Root, encode_root
 from tiered.format.rows import Rows
 from tiered.format.segment_indexes import OffsetIndex
 from tiered.model import AbortedTxn, NewRecord, Row, TopicPartition
-from tiered.plan.commit import Stamp, StateIntent
+from tiered.plan.commit import DeletionIntent, Stamp
 from tiered.plan.read import READ_LIMITS, ReadLimits
 from tiered.remote.assembly import SegmentDiffers, SegmentScan
 from tiered.remote.fetch import REQUESTS_AHEAD, ByteCache
@@ -389,7 +389,7 @@ class TestLoss:
         found = log.store.execute(Get(log.root_key))
         assert isinstance(found, Object)
         stamp = Stamp("deletes", 1_000, Role.MAINTAINER, 0, "test")
-        deleting = StateIntent(STATE_DELETING).apply(pinned.root, stamp)
+        deleting = DeletionIntent().apply(pinned.root, stamp)
         assert isinstance(deleting, Root)
         log.store.execute(Put(log.root_key, encode_root(deleting), Match(found.etag)))
         log.delete(rows[0])

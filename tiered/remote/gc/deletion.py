@@ -17,7 +17,7 @@ from dataclasses import replace
 from tiered.errors import RemotePermissionError
 from tiered.format.keys import Role, partition_prefix
 from tiered.format.root import STATE_DELETING, Root
-from tiered.plan.commit import StateIntent
+from tiered.plan.commit import DeletionIntent
 from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.remote.catalog import Catalog
 from tiered.remote.gc.audit import note_destroyed
@@ -57,7 +57,7 @@ def resume_topic_deletion(entry: TopicEntry, owner: str) -> Steps[bool]:
         if root.state != STATE_DELETING:
             catalog = Catalog(entry.topic_id, root.partition, entry.name, known=RootLowerBounds(made=True))
             yield from catalog.claim(Role.MAINTAINER, owner)
-            yield from catalog.commit(StateIntent(STATE_DELETING), reason="the topic was deleted")
+            yield from catalog.commit(DeletionIntent(), reason="the topic was deleted")
 
     def freed(found: TopicEntry) -> TopicEntry:
         ours = found.topic_id == entry.topic_id and found.partitions == entry.partitions

@@ -15,7 +15,6 @@ A stray lies below a topic id that no registry entry names, and that none can ev
         ├─ each partition with an audit line `destroyed`        a topic id is never reused: deleted
         └─ anything else                                        the entry may be lost or late: all of it stays
     objects below probe/, left by a process that died while it probed the store: deleted
-    unfinished multipart uploads ── of partitions with an audit line `destroyed`: aborted
 
 A process that stalls during a topic's destruction leaves the first kind. Nothing is deleted before it is a day old.
 Listing the bucket costs about one LIST a partition.
@@ -28,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
 
-from tiered.errors import ConfigError, CorruptionError, RemotePermissionError
+from tiered.errors import CorruptionError
 from tiered.format.keys import (
     PROBE_PREFIX,
     PageName,
@@ -36,7 +35,6 @@ from tiered.format.keys import (
     join_uid,
     parse_page_key,
     parse_segment_key,
-    parse_staged_key,
     partition_prefix,
     root_key,
     staged_prefix,
@@ -48,7 +46,7 @@ from tiered.model import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TrashEntry
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
 from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView, PageCache, PageGone, read_pages
-from tiered.remote.gc.audit import AUDITED_KEYS, is_refused_line, note_destroyed, was_destroyed, write_line
+from tiered.remote.gc.audit import AUDITED_KEYS, note_destroyed, was_destroyed, write_line
 from tiered.remote.gc.garbage import page_key_of, trash_page
 from tiered.remote.gc.sink_orphans import dead_of, delete_staged, staged_objects
 from tiered.remote.pins import drop_stale, read_pins, snapshot_hint
@@ -56,8 +54,8 @@ from tiered.remote.root_view import RootView
 from tiered.remote.roots import list_partitions
 from tiered.remote.snapshots import KeptRoot, list_snapshots, still_exists
 from tiered.remote.topics import list_topics
-from tiered.store.base import AbortUpload, ListEntry, Now, Steps
-from tiered.store.steps import Listing, delete_keys, list_unfinished
+from tiered.store.base import ListEntry, Steps
+from tiered.store.steps import Listing, delete_keys
 
 MAX_CANDIDATES = 100_000
 """Keys that are compared with the catalog at a time: the catalog is read once for so many."""
@@ -70,8 +68,7 @@ class Swept:
     """Result of a sweep for orphans. ``orphans``: the first ``MAX_DELETE_KEYS`` keys of them.
 
     ``count``, ``size_bytes``: totals of all orphans. ``strange``: number of foreign keys, which stay. ``failed``:
-    (key, reason) of refused deletions. ``uploads``: (key, upload id) of abandoned multipart uploads. ``unlisted``: why
-    the uploads are unknown, otherwise empty. ``readers``: number of pins because of which no orphan was deleted.
+    (key, reason) of refused deletions. ``readers``: number of pins because of which no orphan was deleted.
     ``announced``: the audit line of the sweep is stored.
     """
 
@@ -80,8 +77,6 @@ class Swept:
     size_bytes: int = 0
     strange: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
-    uploads: list[tuple[str, str]] = field(default_factory=list)
-    unlisted: str = ""
     readers: int = 0
     announced: bool = False
 
@@ -93,7 +88,7 @@ class Swept:
 
 
 def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps[Swept]:
-    """Find orphans and abandoned multipart uploads of one partition. With ``delete``, delete them.
+    """Find orphans of one partition. With ``delete``, delete them.
 
     An object counts after a day, a staged object of a sink after ``grace_ms``: until then its commit may come.
 
@@ -125,16 +120,9 @@ def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps
     yield from _sweep_staged(catalog, found, grace_ms, delete=delete)
     if delete and catalog.root is not None:
         yield from _drop_unheld(catalog.root, found)
-    try:
-        yield from _sweep_uploads(catalog, found, abort=delete and not found.readers)
-    except (RemotePermissionError, ConfigError) as error:  # a role that may not list, or a store that cannot
-        if is_refused_line(error):
-            raise  # nothing is aborted without its line
-        found.unlisted = f"{error.message} ({error.hint})"
-    if delete and not found.readers and (found.count or found.uploads) and catalog.root is not None:
+    if delete and not found.readers and found.count and catalog.root is not None:
         refused = [list(each) for each in found.failed[:AUDITED_KEYS]]
         line = {"orphans": found.count, "size_bytes": found.size_bytes, "failed": refused}
-        line |= {"uploads": len(found.uploads)}
         yield from write_line(catalog.root, line)
     return found
 
@@ -180,28 +168,6 @@ def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool
         if delete and dead:
             yield from _announce(root, found, orphans=len(dead), size_bytes=sum(entry.size for entry in dead))
         found.failed += (yield from delete_staged(dead)) if delete else []
-
-
-def _sweep_uploads(catalog: Catalog, found: Swept, *, abort: bool) -> Steps[None]:
-    """Find, and with ``abort`` abort, multipart uploads that a lost disk or a killed maintainer left behind.
-
-    They are at least a day old, and a newer claim has ended their epoch. A completed upload is not listed any more.
-    Aborting another upload of its key deletes nothing.
-    """
-    prefix = partition_prefix(catalog.topic_id, catalog.partition) + "s/"
-    listed, date_ms = yield from list_unfinished(prefix)
-    date_ms = date_ms or (yield Now()).now_ms
-    root = yield from catalog.load()
-    for each in listed:
-        parsed = parse_segment_key(each.key)
-        if parsed is None or root is None:
-            found.strange += 1
-        elif root.roles[parsed.name.role.value].epoch > parsed.name.epoch and date_ms - each.started_ms >= ORPHAN_MS:
-            found.uploads.append((each.key, each.upload_id))
-    if abort and found.uploads and root is not None:
-        yield from _announce(root, found, orphans=0, uploads=len(found.uploads))
-    for key, upload_id in found.uploads if abort else ():
-        yield AbortUpload(key, upload_id)
 
 
 _Name = SegmentName | PageName
@@ -304,9 +270,8 @@ def sweep_strays(*, delete: bool) -> Steps[Swept]:
 
     Strays are leftovers of destroyed partitions, and of probes of the store (``probe/``).
 
-    If the multipart uploads cannot be listed, the result's ``unlisted`` says why. Raises CorruptionError for an
-    unreadable registry entry: its topic is unknown then, and nothing is deleted. Raises RemotePermissionError if the
-    role may not list the bucket or the audit lines.
+    Raises CorruptionError for an unreadable registry entry: its topic is unknown then, and nothing is deleted. Raises
+    RemotePermissionError if the role may not list the bucket or the audit lines.
     """
     listed = yield from list_partitions()
     named = {entry.topic_id for entry in (yield from list_topics())}
@@ -315,10 +280,6 @@ def sweep_strays(*, delete: bool) -> Steps[Swept]:
         if topic_id not in named and (yield from was_destroyed(topic_id, partition)):
             yield from _sweep_destroyed(topic_id, partition, found, delete=delete)
     yield from _sweep_probes(found, delete=delete)
-    try:
-        yield from _sweep_stray_uploads(found, abort=delete)
-    except (RemotePermissionError, ConfigError) as error:  # a role that may not list, or a store that cannot
-        found.unlisted = f"{error.message} ({error.hint})"
     return found
 
 
@@ -333,27 +294,6 @@ def _sweep_probes(found: Swept, *, delete: bool) -> Steps[None]:
             found.failed += yield from delete_keys([entry.key for entry in old])
         if not listing.after.startswith(PROBE_PREFIX):
             return
-
-
-def _sweep_stray_uploads(found: Swept, *, abort: bool) -> Steps[None]:
-    """Find, and with ``abort`` abort, multipart uploads below destroyed partitions that are at least a day old.
-
-    Listings of objects do not show them. Without a lifecycle rule the bucket keeps their parts for ever.
-    """
-    listed, date_ms = yield from list_unfinished("")
-    date_ms = date_ms or (yield Now()).now_ms
-    destroyed: dict[tuple[UUID, int], bool] = {}
-    for each in listed:
-        parsed = parse_segment_key(each.key) or parse_staged_key(each.key)
-        if parsed is None or date_ms - each.started_ms < ORPHAN_MS:
-            continue
-        owner = parsed.topic_id, parsed.partition
-        if owner not in destroyed:
-            destroyed[owner] = yield from was_destroyed(*owner)
-        if destroyed[owner]:
-            found.uploads.append((each.key, each.upload_id))
-    for key, upload_id in found.uploads if abort else ():
-        yield AbortUpload(key, upload_id)
 
 
 def _sweep_destroyed(topic_id: UUID, partition: int, found: Swept, *, delete: bool) -> Steps[None]:

@@ -151,8 +151,6 @@ def test_abandoned_steps_leave_the_catalog_in_doubt(world: World, desk: Desk) ->
         if isinstance(request, Blocking):
             request.call()
         request = steps.send(answer)
-    with pytest.raises(ConfigError, match="still running"):
-        world.run(desk.catalog.trim(0))
     steps.close()  # what a cancelled asyncio task does
     with pytest.raises(CommitUnknownError):
         world.run(desk.catalog.append([desk.row(0, 10)]))
@@ -313,9 +311,7 @@ def test_a_root_that_was_dated_ahead_keeps_no_commit_out(world: World, desk: Des
     world.run(desk.catalog.read_back())
     root = world.run(desk.catalog.append([desk.row(10, 20)]))
     assert root.commit.ts_ms == fast.commit.ts_ms + 1
-    claim = desk.claim(desk.proof(end_offset=20))
-    assert claim.dated_ahead.startswith("flights-0: the catalog was dated 259200001 ms ahead")
-    assert "stay that much longer" in claim.dated_ahead
+    assert desk.claim(desk.proof(end_offset=20)).epoch == 2
 
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["the process stood still", "the machine did"])

@@ -11,17 +11,13 @@ from tests.unit.remote.building import TOPIC_ID, RemoteLog
 from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.format.kernels import crc32c
 from tiered.format.keys import (
-    Role,
-    SegmentName,
     partition_prefix,
     probe_key,
     root_key,
-    segment_key,
-    staged_key,
     topic_key,
 )
 from tiered.plan.maintenance import ORPHAN_MS
-from tiered.remote.gc.audit import audited, note_destroyed, was_destroyed
+from tiered.remote.gc.audit import note_destroyed, was_destroyed
 from tiered.remote.gc.deletion import destroy, resume_topic_deletion, start_deletion
 from tiered.remote.gc.orphans import Swept, sweep_strays
 from tiered.remote.roots import TopicIds, load_roots, make_roots
@@ -29,21 +25,17 @@ from tiered.remote.topics import load_entry, register_topic
 from tiered.store.base import (
     ABSENT,
     Delete,
-    Deleted,
     Outcome,
     Put,
     PutResult,
     PutStatus,
-    StartUpload,
     Steps,
     StoreRequest,
-    UploadStarted,
 )
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
-from tiered.store.steps import list_all, list_unfinished
+from tiered.store.steps import list_all
 from tiered.testing.clock import FakeClock
-from tiered.testing.faults import Fault, FaultKind, FaultStore
 
 OTHER = UUID(int=77)
 DAY_S = ORPHAN_MS / 1000
@@ -150,27 +142,6 @@ def test_a_root_goes_last(log: RemoteLog) -> None:
     assert gone == [(f"{partition_prefix(TOPIC_ID, 0)}zzz",), (root_key(TOPIC_ID, 0),)]
 
 
-def test_a_line_is_there_before_anything_goes(log: RemoteLog) -> None:
-    entry = run(log, load_entry(log.topic))
-    assert entry is not None
-    run(log, start_deletion(entry, "operator"))
-    log.clock.advance(60)
-    root = run(log, load_roots(TopicIds(log.topic, TOPIC_ID), [0]))[0]
-    assert root is not None
-    assert not run(log, was_destroyed(TOPIC_ID, 0))
-    execute = log.store.execute
-
-    def refusing(request: StoreRequest) -> Outcome:
-        return Deleted(((request.keys[0], "denied"),)) if isinstance(request, Delete) else execute(request)
-
-    log.store.execute = refusing  # type: ignore[method-assign]
-    with pytest.raises(RemotePermissionError, match="was not deleted"):
-        run(log, destroy(root, 0))
-    assert run(log, was_destroyed(TOPIC_ID, 0))
-    assert not run(log, was_destroyed(TOPIC_ID, 1))
-    assert run(log, audited(root)) == 0  # it tells of no version
-
-
 def test_a_deleted_topic_stays_for_its_grace_by_the_clock_of_the_store(log: RemoteLog) -> None:
     entry = run(log, load_entry(log.topic))
     assert entry is not None
@@ -249,55 +220,3 @@ def test_an_unreadable_entry_ends_it(log: RemoteLog) -> None:
     with pytest.raises(CorruptionError):
         swept(log)
     assert len(below(log)) == 1
-
-
-def test_the_roots_of_a_registration_stay(log: RemoteLog) -> None:
-    """The creation may go on. The name may be free, or another topic's."""
-    run(log, make_roots(TopicIds(log.topic, OTHER), [0, 1], "killed"))
-    log.clock.advance(2 * DAY_S)
-    assert swept(log) == Swept()
-    assert below(log, OTHER) == [root_key(OTHER, 0), root_key(OTHER, 1)]
-
-
-def begun(log: RemoteLog, key: str) -> str:
-    """A multipart upload that nobody completes."""
-    started = run(log, _start(key))
-    assert isinstance(started, UploadStarted)
-    return started.upload_id
-
-
-def _start(key: str) -> Steps[Outcome]:
-    return (yield StartUpload(key))
-
-
-def unfinished(log: RemoteLog) -> list[str]:
-    return [each.upload_id for each in run(log, list_unfinished(""))[0]]
-
-
-@pytest.mark.parametrize("staged", [False, True])
-def test_unfinished_uploads_of_a_destroyed_partition_are_aborted(log: RemoteLog, staged: bool) -> None:
-    name = SegmentName(Role.WRITER, 1, 0, "0f" * 16)
-    key = staged_key(TOPIC_ID, 0, "0f" * 16) if staged else segment_key(TOPIC_ID, 0, name)
-    others = [segment_key(OTHER, 0, name), f"{partition_prefix(TOPIC_ID, 0)}x"]
-    kept = [begun(log, other) for other in others]
-    upload = begun(log, key)
-    log.clock.advance(2 * DAY_S)
-    assert run(log, sweep_strays(delete=True)).uploads == []  # the topic is there
-    destroyed(log)
-    late = begun(log, key)
-    assert run(log, sweep_strays(delete=False)).uploads == [(key, upload)]
-    assert set(unfinished(log)) == {*kept, upload, late}
-    assert run(log, sweep_strays(delete=True)).uploads == [(key, upload)]
-    assert set(unfinished(log)) == {*kept, late}
-    log.clock.advance(DAY_S)
-    assert run(log, sweep_strays(delete=True)).uploads == [(key, late)]
-    assert set(unfinished(log)) == set(kept)
-
-
-def test_who_may_not_list_uploads_sweeps_the_rest(log: RemoteLog) -> None:
-    destroyed(log)
-    key = late(log)
-    log.clock.advance(DAY_S)
-    log.store = FaultStore(log.store, [Fault(FaultKind.PERMISSION, "listuploads", "*", times=-1)])
-    found = run(log, sweep_strays(delete=True))
-    assert (found.orphans, found.uploads, "403" in found.unlisted) == ([key], [], True)

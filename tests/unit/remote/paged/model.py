@@ -19,13 +19,11 @@ from tiered.plan.catalog_edit import ReplaceIntent, TrimIntent, spill
 from tiered.plan.commit import (
     AppendIntent,
     ClaimIntent,
-    Folded,
     Intent,
     Reading,
     Shape,
     Stamp,
     create_root,
-    fold,
 )
 from tiered.plan.invariants import check_page, check_root
 from tiered.plan.ownership import Refusal, VolumeProof
@@ -70,11 +68,12 @@ class Catalog:
 
     # -- doing ---------------------------------------------------------------------------------------------------------
 
-    def plan(self, intents: Sequence[Intent], role: Role, root: Root | None = None) -> Folded:
-        """The intents on ``root``, with what is too large for it in pages."""
-        root, stamp = root or self.root, self.stamp(role)
-        folded = self.read(fold(intents, root, stamp), root)
-        return folded if folded.root is root else dataclasses.replace(folded, root=spill(folded.root, stamp))
+    def plan(self, intent: Intent, role: Role) -> Root | Refusal:
+        """The intent on ``root``, with what is too large for it in pages."""
+        stamp = self.stamp(role)
+        planned = intent.apply(self.root, stamp)
+        planned = planned if isinstance(planned, Root | Refusal) else self.read(planned, self.root)
+        return planned if isinstance(planned, Refusal) else spill(planned, stamp)
 
     def read(self, reading: Reading[T], root: Root) -> T:
         """A pure function, answered from what is stored."""
@@ -113,11 +112,11 @@ class Catalog:
 
     def do(self, intent: Intent, role: Role) -> Refusal | None:
         """Plans and commits one intent."""
-        folded = self.plan([intent], role)
-        (refusal,) = folded.refusals
-        if refusal is None:
-            self.commit(folded.root)
-        return refusal
+        planned = self.plan(intent, role)
+        if isinstance(planned, Refusal):
+            return planned
+        self.commit(planned)
+        return None
 
     # -- intents -------------------------------------------------------------------------------------------------------
 

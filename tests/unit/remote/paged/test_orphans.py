@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 
 from tests.unit.remote.catalog.script import TOPIC_ID
-from tests.unit.remote.paged.collecting import PREFIX, Place
+from tests.unit.remote.paged.collecting import Place
 from tiered.config import DAY_MS, TopicConfig
-from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
+from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.format.kernels import crc32c
 from tiered.format.keys import (
     PageName,
@@ -22,9 +21,9 @@ from tiered.format.keys import (
     root_key,
     segment_key,
 )
-from tiered.format.root import STATE_DELETING, encode_root
+from tiered.format.root import encode_root
 from tiered.model import TopicPartition
-from tiered.plan.commit import StateIntent
+from tiered.plan.commit import DeletionIntent
 from tiered.plan.maintenance import ORPHAN_MS, PIN_MS
 from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.remote.gc.orphans import Swept, sweep
@@ -35,18 +34,14 @@ from tiered.store.base import (
     Head,
     List,
     ListPage,
-    ListUploads,
     Match,
     Object,
     Outcome,
     Put,
-    StartUpload,
     StoreAround,
     StoreRequest,
-    UploadStarted,
 )
 from tiered.store.driver import drive
-from tiered.store.steps import list_unfinished
 
 
 @pytest.fixture
@@ -92,69 +87,15 @@ def test_a_partition_that_a_reader_has_pinned_is_left_alone(place: Place) -> Non
     place.append(5)
     dead = orphans(place, Role.WRITER, 0)
     place.wait(ORPHAN_MS)
-    upload = begin_upload(place, Role.WRITER, 0)
-    place.wait(ORPHAN_MS)
     pin = pin_key(TOPIC_ID, 0, "0" * 32)
     body = b'{"version":%d,"uid":"%s"}' % (place.root.version, b"0" * 32)
     place.put(pin, body)
     found = run(place)
-    assert (found.count, found.readers, found.uploads) == (3, 1, [upload])
-    assert (dead <= place.keys, unfinished(place)) == (True, {upload})
+    assert (found.count, found.readers) == (3, 1)
+    assert dead <= place.keys
     place.wait(PIN_MS + 1)
     found = run(place)  # its reader is gone, or has ended it
     assert (found.count, found.readers) == (3, 0)
-    assert (dead & place.keys, unfinished(place)) == (set(), set())
-
-
-def begin_upload(place: Place, role: Role, epoch: int) -> tuple[str, str]:
-    """A multipart upload that nobody finishes, of a segment."""
-    key = segment_key(TOPIC_ID, 0, SegmentName(role, epoch, 70, place.world.ids.uid()))
-    started = place.store.inner.execute(StartUpload(key))
-    assert isinstance(started, UploadStarted)
-    return key, started.upload_id
-
-
-def unfinished(place: Place) -> set[tuple[str, str]]:
-    listed, _ = drive(place.store.inner, list_unfinished(""))
-    return {(each.key, each.upload_id) for each in listed}
-
-
-@pytest.mark.parametrize("role", [Role.WRITER, Role.MAINTAINER])
-def test_an_upload_of_a_dead_epoch_that_was_never_finished_is_aborted_a_day_later(place: Place, role: Role) -> None:
-    place.append(5)
-    dead = begin_upload(place, role, 1)
-    place.put("s/strange")
-    strange = place.store.inner.execute(StartUpload(f"{PREFIX}s/strange"))
-    assert isinstance(strange, UploadStarted)
-    place.wait(ORPHAN_MS)
-    assert run(place).uploads == []  # its epoch may still complete and commit it
-    place.writer.claim() if role is Role.WRITER else place.maintainer.maintain()
-    young = begin_upload(place, role, 1)
-    living = begin_upload(place, role, 2)
-    everything = {dead, young, living, (f"{PREFIX}s/strange", strange.upload_id)}
-    planned = run(place, delete=False)
-    assert (planned.uploads, planned.strange, unfinished(place)) == ([dead], 1, everything)
-    kept = place.keys
-    swept = run(place)
-    assert (swept.uploads, swept.unlisted, unfinished(place)) == ([dead], "", everything - {dead})
-    assert (run(place).uploads, place.keys) == ([], kept)
-
-
-@pytest.mark.parametrize("error", [RemotePermissionError("403", hint="grant it"), ConfigError("501", hint="no such")])
-def test_a_store_that_does_not_tell_its_uploads_is_said_and_keeps_nothing_from_its_turn(
-    place: Place, error: TieredError
-) -> None:
-    dead = orphans(place, Role.WRITER, 0)
-    place.wait(ORPHAN_MS)
-
-    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
-        if isinstance(request, ListUploads):
-            raise error
-        return carry_out()
-
-    place.store.answer = answer
-    found = run(place)
-    assert (found.count, found.uploads, found.unlisted) == (3, [], f"{error.message} ({error.hint})")
     assert not dead & place.keys
 
 
@@ -229,7 +170,7 @@ def test_a_root_that_the_registry_vouches_for_is_lost_and_nothing_is_swept(place
 
 def test_a_topic_that_is_being_deleted_is_left_to_its_deletion(place: Place) -> None:
     place.append(4)
-    place.world.run(place.maintainer.catalog.commit(StateIntent(STATE_DELETING)))
+    place.world.run(place.maintainer.catalog.commit(DeletionIntent()))
     kept = place.keys
     place.wait(3 * DAY_MS)
     stranger = Maintainer(TopicPartition("flights", 0), TOPIC_ID, TopicConfig(), owner="gc:1")

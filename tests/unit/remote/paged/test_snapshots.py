@@ -14,7 +14,6 @@ from tiered.format.kernels import crc32c
 from tiered.format.keys import snap_key
 from tiered.format.root import (
     DROPPED_BYTES,
-    STATE_DELETING,
     Root,
     decode_root,
     decode_snapshot_root,
@@ -25,7 +24,7 @@ from tiered.format.root import (
     is_pending,
 )
 from tiered.model import TopicPartition
-from tiered.plan.commit import StateIntent
+from tiered.plan.commit import DeletionIntent
 from tiered.remote.gc.orphans import drop_kept, sweep
 from tiered.remote.pins import BEGUN_MS, read_pins
 from tiered.remote.root_view import RootView
@@ -145,7 +144,7 @@ def test_one_that_is_deleted_while_it_is_made_says_so() -> None:
 def test_one_of_a_topic_that_is_deleted_meanwhile_holds_nothing() -> None:
     place = Place()
     place.append(4)
-    place.after_put(KEY, lambda: place.world.run(place.maintainer.catalog.commit(StateIntent(STATE_DELETING))))
+    place.after_put(KEY, lambda: place.world.run(place.maintainer.catalog.commit(DeletionIntent())))
     with pytest.raises(NotFoundError, match="is being deleted"):
         place.world.run(create_snapshot(view(), NAME))
     assert place.world.run(read_pins(place.root)).count == 0

@@ -17,10 +17,10 @@ from tests.unit.remote.catalog.script import TOPIC_ID, Desk, World
 from tests.unit.remote.paged.model import TINY
 from tiered.errors import CorruptionError, FencedError, NotFoundError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.keys import FLAG_MAINTAINER, hist_key, parse_hist_key, parse_page_key, root_key
-from tiered.format.root import CompactedRange, Root, decode_root, encode_root
+from tiered.format.root import CompactedRange, decode_root, encode_root
 from tiered.model import Row
 from tiered.plan.catalog_edit import ReplaceIntent, TrimIntent
-from tiered.plan.commit import SHAPE, GcDoneIntent, GcFloorIntent, StateIntent
+from tiered.plan.commit import SHAPE, GcDoneIntent, GcFloorIntent
 from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView, PageCache, PageGone
 from tiered.remote.root_history import HIST_AGE_MS, HIST_EVERY, HIST_KEPT
@@ -334,9 +334,9 @@ def test_nothing_is_sent_where_nothing_changes(world: World, desk: Desk) -> None
     other = maintainer(world)
     world.run(other.catalog.trim(20))
     before = len(world.store.puts)
-    results = world.run(other.catalog.commit_all([TrimIntent(20), merged(other, made[:2])]))
-    assert isinstance(results[0], Root)
-    assert isinstance(results[1], NotFoundError)
+    world.run(other.catalog.commit(TrimIntent(20)))
+    with pytest.raises(NotFoundError):
+        world.run(other.catalog.commit(merged(other, made[:2])))
     assert len(world.store.puts) == before
 
 
@@ -358,17 +358,6 @@ def test_the_books_of_the_collector(world: World, desk: Desk) -> None:
     world.run(other.catalog.commit(GcDoneIntent(first)))
     world.run(other.catalog.commit(GcFloorIntent(1)))
     assert len(world.store.puts) == before
-
-
-def test_a_log_is_sealed_then_deleted_and_never_opened(world: World, desk: Desk) -> None:
-    fill(desk, 2)
-    world.run(desk.catalog.commit(StateIntent("sealed")))
-    with pytest.raises(Exception, match="is sealed"):
-        world.run(desk.catalog.append([desk.row(20, 30)]))
-    world.run(desk.catalog.commit(StateIntent("deleting")))
-    for state in ("sealed", "open", "haunted"):
-        with pytest.raises(Exception, match="is deleting"):
-            world.run(desk.catalog.commit(StateIntent(state)))
 
 
 # -- copies ------------------------------------------------------------------------------------------------------------
