@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.damage.bucket.damages import DAMAGES
+from tests.damage.bucket.damages import DAMAGES, Lost
 from tests.damage.bucket.place import HIT, Place
-from tests.damage.bucket.repairs import REPAIRS, Lost, everything, findings, left, objects
+from tests.damage.bucket.repairs import everything, findings, left, objects
 from tests.sim.tiers.virtual import SimClock, without_threads
 from tests.support.admin import check, restore
 from tiered.check.check import CheckOptions
@@ -162,10 +162,11 @@ def play_repair(case: RepairCase, root: Path) -> int:
     """Run one case, then the repair again on a store that is well. Return how many requests the first run made."""
     shutil.rmtree(root, ignore_errors=True)
     place = _FailingPlace(root, case)
-    gone = REPAIRS[DAMAGED[case.remedy]].lost if case.remedy == LOSS else {}
+    damage = next(each for each in DAMAGES if each.name == DAMAGED[case.remedy])
+    gone = damage.lost if case.remedy == LOSS else {}
     if case.remedy in (HELD_LOG, ABSENT_LOG):
         restore(place.inner, root / HELD, clock=place.clock, ids=place.ids)
-    next(each for each in DAMAGES if each.name == DAMAGED[case.remedy]).hurt(place)
+    damage.hurt(place)
     before = objects(place)
     with contextlib.suppress(TieredError):
         _carry_out(place, case.remedy, gone)

@@ -10,6 +10,7 @@ from uuid import UUID
 from tests.damage.bucket.place import HIT, OTHER, TPS, Place
 from tiered.format.kernels import crc32c
 from tiered.format.keys import hist_prefix, topic_key
+from tiered.model import TopicPartition
 
 RULE = {
     "check_bucket": {"finding", "error"},
@@ -24,13 +25,28 @@ RULE = {
 CHECKS = ("check_bucket", "check_with_disk", "check_read_data")
 
 
+Lost = dict[TopicPartition, tuple[int, int]]
+SEGMENT, TWO, BATCH = (5, 10), (5, 12), (5, 6)
+"""Offsets of the damaged segment, of it and the one after it, and of its first batch."""
+
+
+def of(offsets: tuple[int, int], *partitions: TopicPartition) -> Lost:
+    return dict.fromkeys(partitions or (HIT,), offsets)
+
+
 class Damage(NamedTuple):
-    """``also``: outcomes beside the rule's, by action. ``only``: instead of the rule's."""
+    """``also``: outcomes beside the rule's, by action. ``only``: instead of the rule's.
+
+    ``repaired``: False if nothing in the bucket proves the damage, or if it is refused or left. ``lost``: offsets that
+    are gone after a repair where neither a version nor a log directory holds them.
+    """
 
     name: str
     hurt: Callable[[Place], object]
     also: dict[str, set[str]] = {}  # noqa: RUF012 - never written to
     only: dict[str, set[str]] = {}  # noqa: RUF012 - never written to
+    repaired: bool = True
+    lost: Lost = {}  # noqa: RUF012 - never written to
 
     def allowed(self, action: str) -> set[str]:
         """What is right."""
@@ -159,35 +175,46 @@ def odd_names(place: Place) -> None:
 
 
 DAMAGES = (
-    Damage(".log swapped between two partitions", lambda p: p.swap(p.log_key(), p.log_key(tp=TPS[1]))),
-    Damage(".log and .idx swapped between two partitions", swap_all),
-    Damage(".log swapped between two topics", lambda p: p.swap(p.log_key(), p.log_key(tp=TPS[2]))),
-    Damage(".log swapped between two segments", lambda p: p.swap(p.log_key(1), p.log_key(2))),
-    Damage(".log and .idx swapped between two segments", swap_segments),
+    Damage(
+        ".log swapped between two partitions",
+        lambda p: p.swap(p.log_key(), p.log_key(tp=TPS[1])),
+        lost=of(SEGMENT, TPS[0], TPS[1]),
+    ),
+    Damage(".log and .idx swapped between two partitions", swap_all, lost=of(SEGMENT, TPS[0], TPS[1])),
+    Damage(
+        ".log swapped between two topics",
+        lambda p: p.swap(p.log_key(), p.log_key(tp=TPS[2])),
+        lost=of(SEGMENT, TPS[0], TPS[2]),
+    ),
+    Damage(".log swapped between two segments", lambda p: p.swap(p.log_key(1), p.log_key(2)), lost=of(TWO)),
+    Damage(".log and .idx swapped between two segments", swap_segments, lost=of(TWO)),
     Damage(
         ".log gone, and its bytes under the name of another",
         lambda p: (p.swap(p.log_key(1), p.log_key(2)), p.delete(p.log_key(1))),
+        lost=of(TWO),
     ),
-    Damage(".log is another segment of its partition", lambda p: p.put(p.log_key(), p.get(p.log_key(2)))),
-    Damage(".log of the same shape, other records, right batch CRCs", log(other_records)),
-    Damage(".log truncated in a batch", log(lambda data: data[:-7])),
-    Damage(".log truncated at a batch border", log(lambda data: data[: first_batch_end(data)])),
+    Damage(
+        ".log is another segment of its partition", lambda p: p.put(p.log_key(), p.get(p.log_key(2))), lost=of(SEGMENT)
+    ),
+    Damage(".log of the same shape, other records, right batch CRCs", log(other_records), lost=of(SEGMENT)),
+    Damage(".log truncated in a batch", log(lambda data: data[:-7]), lost=of(SEGMENT)),
+    Damage(".log truncated at a batch border", log(lambda data: data[: first_batch_end(data)]), lost=of(SEGMENT)),
     Damage(".log with bytes appended", log(lambda data: data + b"\0" * 40)),
-    Damage(".log empty", log(lambda data: b"")),
-    Damage(".log gone", lambda p: p.delete(p.log_key())),
-    Damage("first .log gone", lambda p: p.delete(p.log_key(0))),
-    Damage("last .log gone", lambda p: p.delete(p.log_key(-1))),
-    Damage(".log: a bit of a record", log(flip(80))),
-    Damage(".log: a bit of a base offset", log(flip(7, 1))),
-    Damage(".log: a high bit of a base offset", log(flip(0, 1))),
-    Damage(".log: a bit of a batch length", log(flip(11))),
-    Damage(".log: a high bit of a batch length", log(flip(8, 0x40))),
-    Damage(".log: a bit of a leader epoch", log(flip(15, 1))),
-    Damage(".log: a bit of the magic", log(flip(16, 1))),
-    Damage(".log: a bit of a CRC", log(flip(18, 1))),
-    Damage(".log: a bit of the record count", log(flip(60, 1))),
-    Damage(".log zeroed", log(lambda data: bytes(len(data)))),
-    Damage(".log and .idx of two neighbours gone", delete_neighbours),
+    Damage(".log empty", log(lambda data: b""), lost=of(SEGMENT)),
+    Damage(".log gone", lambda p: p.delete(p.log_key()), lost=of(SEGMENT)),
+    Damage("first .log gone", lambda p: p.delete(p.log_key(0)), lost=of((0, 5))),
+    Damage("last .log gone", lambda p: p.delete(p.log_key(-1)), lost=of((22, 24))),
+    Damage(".log: a bit of a record", log(flip(80)), lost=of(BATCH)),
+    Damage(".log: a bit of a base offset", log(flip(7, 1)), lost=of(BATCH)),
+    Damage(".log: a high bit of a base offset", log(flip(0, 1)), lost=of(BATCH)),
+    Damage(".log: a bit of a batch length", log(flip(11)), lost=of(BATCH)),
+    Damage(".log: a high bit of a batch length", log(flip(8, 0x40)), lost=of(BATCH)),
+    Damage(".log: a bit of a leader epoch", log(flip(15, 1)), lost=of(BATCH)),
+    Damage(".log: a bit of the magic", log(flip(16, 1)), lost=of(BATCH)),
+    Damage(".log: a bit of a CRC", log(flip(18, 1)), lost=of(BATCH)),
+    Damage(".log: a bit of the record count", log(flip(60, 1)), lost=of(BATCH)),
+    Damage(".log zeroed", log(lambda data: bytes(len(data))), lost=of(SEGMENT)),
+    Damage(".log and .idx of two neighbours gone", delete_neighbours, lost=of(TWO)),
     Damage(".idx gone", lambda p: p.delete(p.idx_key())),
     Damage("all .idx gone", delete_all_indexes),
     Damage("last .idx gone", lambda p: p.delete(p.idx_key(-1))),
@@ -197,8 +224,8 @@ DAMAGES = (
     Damage(".idx of another partition", lambda p: p.put(p.idx_key(), p.get(p.idx_key(tp=TPS[1])))),
     Damage(".idx swapped between two segments", lambda p: p.swap(p.idx_key(1), p.idx_key(2))),
     Damage(".idx ends as that of another segment", ends_as_another),
-    Damage(".log and .idx empty", lambda p: (p.put(p.log_key(), b""), p.put(p.idx_key(), b""))),
-    Damage(".log named in capitals", in_capitals),
+    Damage(".log and .idx empty", lambda p: (p.put(p.log_key(), b""), p.put(p.idx_key(), b"")), lost=of(SEGMENT)),
+    Damage(".log named in capitals", in_capitals, lost=of(SEGMENT)),
     Damage("roots of two partitions swapped", lambda p: p.swap(p.root_key(), p.root_key(TPS[1]))),
     Damage("root and topic entry gone", lambda p: p.delete(p.root_key(), topic_key(HIT.topic))),
     Damage(".idx: a bit of a section", idx(flip(-30))),
@@ -209,18 +236,19 @@ DAMAGES = (
         lambda p: p.put(p.root_key(), p.older[HIT]),
         {**UNSEEN, "fresh_writer": {"differs"}},
         {"own_writer": {"error"}},
+        repaired=False,
     ),
     Damage("root gone", lambda p: p.delete(p.root_key())),
-    Damage("root, its copies and an .idx gone", without_copies((1,))),
-    Damage("root, its copies and three .idx gone", without_copies((0, 2, 3))),
+    Damage("root, its copies and an .idx gone", without_copies((1,)), repaired=False),
+    Damage("root, its copies and three .idx gone", without_copies((0, 2, 3)), repaired=False),
     Damage("root empty", root(lambda data: b"")),
     Damage("root truncated", root(lambda data: data[:-9])),
     Damage("root: a bit", root(flip(60))),
     Damage("root of the other partition", lambda p: p.put(p.root_key(), p.get(p.root_key(TPS[1])))),
     Damage("root of another topic", lambda p: p.put(p.root_key(), p.get(p.root_key(TPS[2])))),
-    Damage("root of a newer format", header(fmt=9), {}, REFUSED),
-    Damage("root with an unknown field", header(later=["later"]), CLEAN),
-    Damage("root state deleting", lambda p: p.edit_root(state="deleting"), CLEAN, REFUSED),
+    Damage("root of a newer format", header(fmt=9), {}, REFUSED, repaired=False),
+    Damage("root with an unknown field", header(later=["later"]), CLEAN, repaired=False),
+    Damage("root state deleting", lambda p: p.edit_root(state="deleting"), CLEAN, REFUSED, repaired=False),
     Damage("topic entry gone", lambda p: p.delete(topic_key(HIT.topic))),
     Damage("topic entry empty", entry(b"")),
     Damage("topic entry is no JSON", entry(b"{nothing")),
@@ -230,14 +258,15 @@ DAMAGES = (
     Damage("topic entry with 0 partitions", lambda p: p.edit_entry(partitions=0)),
     Damage("topic entry with 1 partition of 2", lambda p: p.edit_entry(partitions=1)),
     Damage("topic entry of 1 MB", lambda p: p.edit_entry(config={"x": "y" * (1 << 20)})),
-    Damage("topic entry of a newer format", lambda p: p.edit_entry(format=2)),
-    Damage("topic entry says deleted", lambda p: p.edit_entry(state="deleted")),
+    Damage("topic entry of a newer format", lambda p: p.edit_entry(format=2), repaired=False),
+    Damage("topic entry says deleted", lambda p: p.edit_entry(state="deleted"), repaired=False),
     Damage(
         "topic entry says that it is being deleted",
         lambda p: p.edit_entry(state="deleting"),
         {"restored": {"fewer"}},  # it is passed over, which the report says
+        repaired=False,
     ),
-    Damage("topic entries with each other's ids", exchange_ids),
-    Damage("strangers with odd names", strangers, CLEAN),
-    Damage("strangers with names that are nearly ours", odd_names, CLEAN),
+    Damage("topic entries with each other's ids", exchange_ids, repaired=False),
+    Damage("strangers with odd names", strangers, CLEAN, repaired=False),
+    Damage("strangers with names that are nearly ours", odd_names, CLEAN, repaired=False),
 )

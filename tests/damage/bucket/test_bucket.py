@@ -13,8 +13,6 @@ from tests.damage.bucket.actions import ACTIONS, fresh_writer, outcome
 from tests.damage.bucket.damages import DAMAGES, Damage
 from tests.damage.bucket.place import Place
 from tests.damage.bucket.repairs import (
-    REPAIRS,
-    UNCHANGED,
     everything,
     findings,
     left,
@@ -49,13 +47,8 @@ def test_no_damage_is_passed_over(damage: Damage, tmp_path: Path) -> None:
     assert wrong == {}
 
 
-def test_every_damage_has_its_repair() -> None:
-    names = {damage.name for damage in DAMAGES}
-    assert REPAIRS.keys() | UNCHANGED == names
-    assert len(REPAIRS) + len(UNCHANGED) == len(names)
-
-
-REPAIRED = [damage for damage in DAMAGES if damage.name in REPAIRS]
+REPAIRED = [damage for damage in DAMAGES if damage.repaired]
+LEFT = [damage for damage in DAMAGES if not damage.repaired]
 
 
 @pytest.mark.parametrize("source", ["versions", "disk", "loss"])
@@ -68,7 +61,7 @@ def test_its_repair_mends_it_and_keeps_what_it_replaces(damage: Damage, source: 
     choices: dict[str, dict[str, object]] = {"disk": {"from_dir": place.directory}, "loss": {"accept_loss": True}}
     options = choices.get(source, {})
     planned = repair(place, **options)
-    gone = REPAIRS[damage.name].lost if source == "loss" else {}
+    gone = damage.lost if source == "loss" else {}
     assert {action.tp for action in planned.actions if action.lost} == gone.keys()
     assert findings(place) == []
     assert everything(place) == left(gone)
@@ -80,7 +73,7 @@ def test_its_repair_mends_it_and_keeps_what_it_replaces(damage: Damage, source: 
 
 @pytest.mark.parametrize("damage", REPAIRED, ids=[damage.name for damage in REPAIRED])
 def test_without_the_right_to_lose_records_none_is_given_up(damage: Damage, tmp_path: Path) -> None:
-    place, gone = Place(tmp_path), REPAIRS[damage.name].lost
+    place, gone = Place(tmp_path), damage.lost
     damage.hurt(place)
     planned = plan(place)
     assert {action.tp for action in planned.left} == gone.keys()
@@ -89,10 +82,10 @@ def test_without_the_right_to_lose_records_none_is_given_up(damage: Damage, tmp_
     assert not any(row.flags & FLAG_HOLE for row in place.decoded().rows)
 
 
-@pytest.mark.parametrize("name", sorted(UNCHANGED))
-def test_what_no_copy_proves_stays_as_it_is(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", LEFT, ids=[damage.name for damage in LEFT])
+def test_what_no_copy_proves_stays_as_it_is(damage: Damage, tmp_path: Path) -> None:
     place = Place(tmp_path)
-    next(damage for damage in DAMAGES if damage.name == name).hurt(place)
+    damage.hurt(place)
     before = objects(place)
     with contextlib.suppress(TieredError):
         planned = plan(place)
