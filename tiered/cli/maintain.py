@@ -42,7 +42,7 @@ from tiered.program.output import (
 )
 from tiered.program.settings import store_limits, with_limits
 from tiered.remote.committer import owner_of
-from tiered.remote.gc.audit import is_refused_line
+from tiered.remote.gc.audit import is_refused_deletion
 from tiered.remote.gc.deletion import resume_topic_deletion
 from tiered.remote.gc.orphans import Swept, sweep_strays
 from tiered.remote.gc.sink_orphans import sweep_decisions
@@ -228,7 +228,7 @@ def _swept(app: Application, tiers: Tiers, steps: Steps[T], what: str) -> T | No
     try:
         return tiers.run(steps)
     except RemotePermissionError as error:  # a role that may not list
-        if is_refused_line(error):
+        if is_refused_deletion(error):
             raise
         app.out.warn(f"{what}: {error.message} ({error.hint})")
         return None
@@ -236,10 +236,7 @@ def _swept(app: Application, tiers: Tiers, steps: Steps[T], what: str) -> T | No
 
 def _sweep_strays(app: Application, tiers: Tiers, *, delete: bool) -> Swept | None:
     """Delete strays, which belong to no topic. Without ``delete`` only count them. None: they cannot be listed."""
-    found = _swept(app, tiers, sweep_strays(delete=delete), "what deleted topics have left is not known")
-    for key, why in found.failed if found is not None else ():
-        app.out.warn(f"{key} was not deleted: {why}")
-    return found
+    return _swept(app, tiers, sweep_strays(delete=delete), "what deleted topics have left is not known")
 
 
 def _sweep_decisions(app: Application, tiers: Tiers, *, delete: bool) -> list[CorruptionError]:
@@ -247,8 +244,6 @@ def _sweep_decisions(app: Application, tiers: Tiers, *, delete: bool) -> list[Co
     old = _swept(app, tiers, sweep_decisions(delete=delete), "old decisions of sinks are not known")
     if old is None:
         return []
-    for key, why in old.failed:
-        app.out.warn(f"{key} was not deleted: {why}")
     for key, damage in old.damaged.items():
         app.out.warn(f"{key} cannot be read: {damage}")
     if old.keys:
@@ -349,11 +344,11 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
     for tp, found in swept.items():
         text += _swept_lines(app, found, f"{tp}: {counted(found.count, 'orphan')}", f"{tp}", dry_run=done is None)
     if strays is not None:
-        fields["strays"] = {"objects": strays.count, "size_bytes": strays.size_bytes, "failed": len(strays.failed)}
+        fields["strays"] = {"objects": strays.count, "size_bytes": strays.size_bytes}
         if strays.count:
             title = f"{counted(strays.count, 'stray')} of no topic"
             text += _swept_lines(app, strays, title, "of no topic", dry_run=done is None)
-    left = bool(strays and strays.failed) or any(each.failed or each.readers for each in swept.values())
+    left = any(each.readers for each in swept.values())
     incomplete = any(one.note for one in done or ()) or left
     return app.out.result("maintain", fields, text, code or (EXIT_WARNINGS if incomplete else 0))
 

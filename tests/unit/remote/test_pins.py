@@ -123,13 +123,6 @@ def read_slowly(bucket: Bucket, reading: Iterator[memoryview], pause_s: float) -
     return read
 
 
-def test_a_second_read_of_the_stream_is_of_the_pinned_version_too(bucket: Bucket) -> None:
-    face = bucket.face()
-    assert offsets(face.read_batches(1000, 1100)) == list(range(1000, 1100))
-    bucket.live(begin_at=1500)
-    assert offsets(face.read_batches(0, 100)) == list(range(100))
-
-
 def test_a_pin_costs_three_requests_and_without_one_there_is_none(bucket: Bucket) -> None:
     costs = []
     for pinned in (False, True):
@@ -315,9 +308,9 @@ def test_a_sweep_takes_pins_that_expired_and_no_others(bucket: Bucket) -> None:
     second.close()
     (later,) = bucket.objects("pin/") - {stale}
     bucket.clock.advance(1)
-    assert bucket.sweep(delete=False).failed == []
+    bucket.sweep(delete=False)
     assert bucket.objects("pin/") == {stale, later}
-    assert bucket.sweep(delete=True).failed == []
+    bucket.sweep(delete=True)
     assert bucket.objects("pin/") == {later}
 
 

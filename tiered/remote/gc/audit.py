@@ -24,8 +24,8 @@ from tiered.store.steps import list_all, list_page
 
 DESTROYED = MAX_INT64
 """Version in the key of the line about a partition's destruction."""
-STORE_LINE = "PutObject of an audit line"
-"""Operation that the refusal of a line names."""
+STORE_LINE, DELETE = "PutObject of an audit line", "DeleteObject"
+"""Operations that the refusals of a line and of a deletion name."""
 AUDITED_KEYS = 100
 """Most keys that one line names."""
 LOGGER = logging.getLogger("tiered.remote")
@@ -69,9 +69,9 @@ def note_destroyed(topic_id: UUID, partition: int, fields: Mapping[str, object])
     yield from _landed(put, f"partition {partition} of topic id {topic_id}")
 
 
-def is_refused_line(error: TieredError) -> bool:
-    """Return True if the store refused to write an audit line that announces a deletion."""
-    return isinstance(error, RemotePermissionError) and error.operation == STORE_LINE
+def is_refused_deletion(error: RemotePermissionError) -> bool:
+    """Return True if the store refused a deletion, or the audit line that announces one."""
+    return error.operation in (STORE_LINE, DELETE)
 
 
 def announce_decisions(keys: Sequence[str]) -> Steps[None]:

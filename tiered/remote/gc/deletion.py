@@ -14,19 +14,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tiered.errors import RemotePermissionError
 from tiered.format.keys import Role, partition_prefix
 from tiered.format.root import STATE_DELETING, Root
 from tiered.plan.commit import DeletionIntent
 from tiered.plan.root_lower_bounds import RootLowerBounds
 from tiered.remote.catalog import Catalog
 from tiered.remote.gc.audit import note_destroyed
-from tiered.remote.gc.garbage import Collected
+from tiered.remote.gc.garbage import Collected, delete_all
 from tiered.remote.pins import drop_stale, read_pins
 from tiered.remote.roots import TopicIds, load_roots
 from tiered.remote.topics import STATE_DELETED, TopicEntry, update_topic
 from tiered.store.base import Steps
-from tiered.store.steps import Listing, delete_keys
+from tiered.store.steps import Listing
 
 
 def start_deletion(entry: TopicEntry, owner: str) -> Steps[TopicEntry]:
@@ -90,15 +89,7 @@ def destroy(root: Root, grace_ms: int) -> Steps[Collected]:
     while listing.more:
         # mutant root-goes-last
         keys = [entry.key for entry in (yield from listing.page()) if entry.key != root.key]
-        yield from _delete(keys)
+        yield from delete_all(keys)
         objects += len(keys)
-    yield from _delete([root.key])  # last: while it exists, the deletion can be repeated
+    yield from delete_all([root.key])  # last: while it exists, the deletion can be repeated
     return Collected(entries=1, objects=objects + 1)
-
-
-def _delete(keys: list[str]) -> Steps[None]:
-    for key, why in (yield from delete_keys(keys)):
-        raise RemotePermissionError(
-            f"{key} was not deleted: {why}",
-            hint="allow s3:DeleteObject: `tiered iam-policy --role maintainer` prints the policy",
-        )

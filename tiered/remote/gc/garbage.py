@@ -5,8 +5,8 @@
     trash of a committed root ── gc_floor ──> pins ──> expand ──> DELETE segments ──> leaves ──> lists ──> gc_done
     LIST of s/ and p/         ── newest root, all pages ──> dead epoch, named nowhere, a day old ──> DELETE
 
-An entry is removed once the floor, its grace time and every pin allow it, and each of its deletions is acknowledged. A
-key that the store refuses keeps its own entry and no other. A crash leaves the entries: deletions repeat.
+An entry is removed once the floor, its grace time and every pin allow it, and all deletions of the cycle are
+acknowledged. A refused key or a crash leaves the entries: deletions repeat.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tiered.config import MAX_LONG
-from tiered.errors import CorruptionError, RemotePermissionError
+from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError
 from tiered.format.keys import (
     PageName,
     Role,
@@ -32,9 +32,10 @@ from tiered.model import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE,
 from tiered.plan.commit import GcDoneIntent, GcFloorIntent
 from tiered.plan.maintenance import MAX_DELETE_KEYS, collectable
 from tiered.remote.catalog import Catalog
-from tiered.remote.gc.audit import AUDITED_KEYS, write_line
+from tiered.remote.gc.audit import DELETE, write_line
 from tiered.remote.pins import drop_stale, read_pins
-from tiered.store.base import ACCESS_DENIED, Delete, Deleted, Get, Object, Steps
+from tiered.store.base import ACCESS_DENIED, Get, Object, Steps
+from tiered.store.steps import delete_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,7 @@ class Collected:
     """Result of one collection cycle. ``floor``: objects removed up to this root version could be deleted.
 
     ``entries``: number of trash entries removed. ``objects``: number of deleted keys. ``pins``: number of pins and
-    snapshots. ``held``: number of due entries that they protect. ``failed``: (key, reason) of
-    deletions that the store refused. ``audit``: key of the audit line, empty without one.
+    snapshots. ``held``: number of due entries that they protect. ``audit``: key of the audit line, empty without one.
     """
 
     floor: int = 0
@@ -51,84 +51,65 @@ class Collected:
     objects: int = 0
     pins: int = 0
     held: int = 0
-    failed: tuple[tuple[str, str], ...] = ()
     audit: str = ""
 
     @property
     def fields(self) -> dict[str, object]:
         """Return the fields of the audit line."""
-        counts = {name: getattr(self, name) for name in ("floor", "entries", "objects", "pins", "held")}
-        return counts | {"failed": [list(each) for each in self.failed[:AUDITED_KEYS]]}
+        return {name: getattr(self, name) for name in ("floor", "entries", "objects", "pins", "held")}
 
     @property
     def note(self) -> str:
         """Return a text about the objects that stay, and why; empty if none do."""
-        notes = [f"{self.held} entries wait for {self.pins} pins"] if self.held else []
-        if self.failed:
-            notes.append(f"{len(self.failed)} keys were refused, the first is {self.failed[0][0]}: {self.failed[0][1]}")
-        return "; ".join(notes)
+        return f"{self.held} entries wait for {self.pins} pins" if self.held else ""
+
+
+def delete_all(keys: Sequence[str]) -> Steps[None]:
+    """Delete objects. Raises RemotePermissionError or RemoteUnavailableError if the store refuses to delete one."""
+    # mutant delete-before-done
+    for key, why in (yield from delete_keys(keys)):
+        if ACCESS_DENIED in why:
+            raise RemotePermissionError(
+                f"{key} was not deleted: {why}",
+                operation=DELETE,
+                resource=key,
+                hint="allow s3:DeleteObject: `tiered iam-policy --role maintainer` prints the policy",
+            )
+        raise RemoteUnavailableError(f"{key} was not deleted: {why}", hint="run it again")
 
 
 @dataclass(slots=True)
 class _Work:
-    """Keys to delete, each with the number of its trash entry. ``announce`` runs before the first deletion.
+    """Keys to delete. ``announce`` runs before the first deletion.
 
-    ``kept``: numbers of entries with a refused key. ``needed``: pages, by entry, that list an entry's objects.
     ``leaves``, ``lists``: pages to delete after the objects that they name.
     """
 
     announce: Callable[[], Steps[object]]
     announced: bool = False
-    waiting: list[tuple[str, int]] = field(default_factory=list)
-    failed: list[tuple[str, str]] = field(default_factory=list)
-    kept: set[int] = field(default_factory=set)
-    needed: set[tuple[str, int]] = field(default_factory=set)
-    """Pages that list what an entry names."""
-    leaves: list[tuple[str, int]] = field(default_factory=list)
-    lists: list[tuple[str, int]] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    leaves: list[str] = field(default_factory=list)
+    lists: list[str] = field(default_factory=list)
     deleted: int = 0
 
-    def add(self, keys: Iterable[str], number: int) -> Steps[None]:
-        """Add keys of the trash entry ``number``, -1 for keys of no entry. Send each request that is full."""
-        self.waiting += [(key, number) for key in keys]
+    def add(self, keys: Iterable[str]) -> Steps[None]:
+        """Add keys. Send each request that is full."""
+        self.waiting += keys
         while len(self.waiting) >= MAX_DELETE_KEYS:
             yield from self._send()
 
     def flush(self) -> Steps[None]:
-        """Send the requests for all keys that wait. Raises RemotePermissionError if the role may not delete."""
+        """Send the requests for all keys that wait."""
         while self.waiting:
             yield from self._send()
-
-    def drop_pages(self, pages: Sequence[tuple[str, int]]) -> Steps[None]:
-        """Delete ``pages``, each a key with the number of its entry.
-
-        Pages that list the objects of an entry with a refused key stay.
-        """
-        needed = {key for key, number in self.needed if number in self.kept}
-        self.kept |= {number for key, number in pages if key in needed}
-        for key, number in pages:
-            if number not in self.kept:
-                yield from self.add((key,), number)
-        yield from self.flush()
 
     def _send(self) -> Steps[None]:
         group, self.waiting = self.waiting[:MAX_DELETE_KEYS], self.waiting[MAX_DELETE_KEYS:]
         if not self.announced:
             yield from self.announce()
             self.announced = True
-        # mutant delete-before-done
-        outcome: Deleted = yield Delete(tuple([key for key, _ in group]))
-        refused = dict(outcome.failed)
-        self.deleted += len(group) - len(refused)
-        self.failed += outcome.failed
-        self.kept |= {number for key, number in group if key in refused}
-        for key, why in outcome.failed:
-            if ACCESS_DENIED in why:
-                raise RemotePermissionError(
-                    f"{key} was not deleted: {why}",
-                    hint="allow s3:DeleteObject, then run it again: `tiered iam-policy --role maintainer` prints the "
-                    "policy",
-                )
+        yield from delete_all(group)
+        self.deleted += len(group)
 
 
 class Collector:
@@ -164,27 +145,17 @@ class Collector:
         due = self._due(root, floor if pins.lowest is None else min(floor, pins.lowest), pins.date_ms)
         begun = {"begun": True, "floor": floor, "entries": len(due), "pins": pins.count, "held": len(free) - len(due)}
         work = _Work(lambda: write_line(root, begun, must=True))
-        try:
-            for number, entry in enumerate(due):
-                yield from self._segments(root, entry, number, work)
-            yield from self._listed(root, floor if pins.lowest is None else min(floor, pins.lowest), work)
+        for entry in due:
+            yield from self._segments(root, entry, work)
+        yield from self._listed(root, floor if pins.lowest is None else min(floor, pins.lowest), work)
+        yield from work.flush()
+        for pages in (work.leaves, work.lists, pins.expired):
+            yield from work.add(pages)
             yield from work.flush()
-            yield from work.drop_pages(work.leaves)
-            yield from work.drop_pages(work.lists)
-            yield from work.add(pins.expired, -1)
-            yield from work.flush()
-            yield from drop_stale(pins)
-        except RemotePermissionError:
-            if not work.announced:
-                raise
-            stopped = Collected(floor, 0, work.deleted, pins.count, 0, tuple(work.failed))
-            yield from write_line(self._catalog.root or root, stopped.fields)
-            raise
-        done = [entry for number, entry in enumerate(due) if number not in work.kept]
-        if done:
-            yield from self._catalog.commit(GcDoneIntent(tuple(done)))
-        held = len(free) - len(due)
-        collected = Collected(floor, len(done), work.deleted, pins.count, held, tuple(work.failed))
+        yield from drop_stale(pins)
+        if len(due):
+            yield from self._catalog.commit(GcDoneIntent(tuple(due)))
+        collected = Collected(floor, len(due), work.deleted, pins.count, len(free) - len(due))
         audit = yield from write_line(self._catalog.root or root, collected.fields)
         return replace(collected, audit=audit)
 
@@ -227,41 +198,40 @@ class Collector:
             content = yield from trash_page(page_key_of(root, entry), [PageKind.TRASH])
             for one in self._chosen(content) if isinstance(content, Trash) else ():
                 if one.removed_version <= limit:
-                    yield from work.add(_object_keys(root, one), -1)
+                    yield from work.add(_object_keys(root, one))
 
-    def _segments(self, root: Root, entry: TrashEntry, number: int, work: _Work) -> Steps[None]:
-        """Delete the segments of trash entry ``number``. Its pages wait in ``work`` until all segments are deleted."""
+    def _segments(self, root: Root, entry: TrashEntry, work: _Work) -> Steps[None]:
+        """Delete the segments of a trash entry. Its pages wait in ``work`` until all segments are deleted."""
         if entry.what == TRASH_OBJECT:
-            yield from work.add(_object_keys(root, entry), number)
+            yield from work.add(_object_keys(root, entry))
             return
         key = page_key_of(root, entry)
         if entry.what == TRASH_PAGE:
-            work.leaves.append((key, number))
+            work.leaves.append(key)
             return
         kinds = [PageKind.TRASH] if entry.what == TRASH_LIST else [PageKind.LEAF, PageKind.INNER]
         content = yield from trash_page(key, kinds)
         if content is None:
             return
-        work.needed.add((key, number))
         if isinstance(content, Trash):
             for one in content:
-                yield from self._segments(root, one, number, work)
-            work.lists.append((key, number))
+                yield from self._segments(root, one, work)
+            work.lists.append(key)
         elif isinstance(content, Pointers):
             for pointer in content:
                 leaf = root.page_key(pointer)
                 rows = yield from trash_page(leaf, [PageKind.LEAF])
                 if isinstance(rows, Rows):
-                    yield from work.add(_row_keys(root, rows), number)
-                    work.leaves.append((leaf, number))
-            work.lists.append((key, number))
+                    yield from work.add(_row_keys(root, rows))
+                    work.leaves.append(leaf)
+            work.lists.append(key)
         elif entry.what == TRASH_ROWS:
             ends = content.columns["next"]
-            yield from work.add(_row_keys(root, content.where((ends > entry.base) & (ends <= entry.end))), number)
+            yield from work.add(_row_keys(root, content.where((ends > entry.base) & (ends <= entry.end))))
         else:
             # mutant page-goes-after-its-segments
-            yield from work.add(_row_keys(root, content), number)
-            work.leaves.append((key, number))
+            yield from work.add(_row_keys(root, content))
+            work.leaves.append(key)
 
 
 def _object_keys(root: Root, entry: TrashEntry) -> tuple[str, str]:

@@ -14,7 +14,6 @@ A stray lies below a topic id that no registry entry names, and that none can ev
     keys of the bucket, listed first ── entries, read after the listing ── a topic id without an entry
         ├─ each partition with an audit line `destroyed`        a topic id is never reused: deleted
         └─ anything else                                        the entry may be lost or late: all of it stays
-    objects below probe/, left by a process that died while it probed the store: deleted
 
 A process that stalls during a topic's destruction leaves the first kind. Nothing is deleted before it is a day old.
 Listing the bucket costs about one LIST a partition.
@@ -29,7 +28,6 @@ from uuid import UUID
 
 from tiered.errors import CorruptionError
 from tiered.format.keys import (
-    PROBE_PREFIX,
     PageName,
     SegmentName,
     join_uid,
@@ -46,8 +44,8 @@ from tiered.model import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TrashEntry
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
 from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView, PageCache, PageGone, read_pages
-from tiered.remote.gc.audit import AUDITED_KEYS, note_destroyed, was_destroyed, write_line
-from tiered.remote.gc.garbage import page_key_of, trash_page
+from tiered.remote.gc.audit import note_destroyed, was_destroyed, write_line
+from tiered.remote.gc.garbage import delete_all, page_key_of, trash_page
 from tiered.remote.gc.sink_orphans import dead_of, delete_staged, staged_objects
 from tiered.remote.pins import drop_stale, read_pins, snapshot_hint
 from tiered.remote.root_view import RootView
@@ -55,7 +53,7 @@ from tiered.remote.roots import list_partitions
 from tiered.remote.snapshots import KeptRoot, list_snapshots, still_exists
 from tiered.remote.topics import list_topics
 from tiered.store.base import ListEntry, Steps
-from tiered.store.steps import Listing, delete_keys
+from tiered.store.steps import Listing
 
 MAX_CANDIDATES = 100_000
 """Keys that are compared with the catalog at a time: the catalog is read once for so many."""
@@ -67,16 +65,13 @@ T = TypeVar("T")
 class Swept:
     """Result of a sweep for orphans. ``orphans``: the first ``MAX_DELETE_KEYS`` keys of them.
 
-    ``count``, ``size_bytes``: totals of all orphans. ``strange``: number of foreign keys, which stay. ``failed``:
-    (key, reason) of refused deletions. ``readers``: number of pins because of which no orphan was deleted.
+    ``count``, ``size_bytes``: totals of all orphans. ``readers``: number of pins because of which none was deleted.
     ``announced``: the audit line of the sweep is stored.
     """
 
     orphans: list[str] = field(default_factory=list)
     count: int = 0
     size_bytes: int = 0
-    strange: int = 0
-    failed: list[tuple[str, str]] = field(default_factory=list)
     readers: int = 0
     announced: bool = False
 
@@ -100,7 +95,7 @@ def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps
     for folder in ("s/", "p/"):
         listing = Listing(partition_prefix(catalog.topic_id, catalog.partition) + folder)
         while listing.more:
-            candidates = yield from _candidates(catalog, listing, found)
+            candidates = yield from _candidates(listing)
             root = yield from catalog.load()  # after the listing, so that it names all that was listed and committed
             if root is None:
                 return found
@@ -116,14 +111,12 @@ def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps
                 found.readers = (yield from read_pins(root)).readers
             if delete and dead and not found.readers:
                 yield from _announce(root, found, orphans=len(dead), size_bytes=sum(entry.size for entry in dead))
-                found.failed += yield from delete_keys([entry.key for entry in dead])
+                yield from delete_all([entry.key for entry in dead])
     yield from _sweep_staged(catalog, found, grace_ms, delete=delete)
     if delete and catalog.root is not None:
         yield from _drop_unheld(catalog.root, found)
     if delete and not found.readers and found.count and catalog.root is not None:
-        refused = [list(each) for each in found.failed[:AUDITED_KEYS]]
-        line = {"orphans": found.count, "size_bytes": found.size_bytes, "failed": refused}
-        yield from write_line(catalog.root, line)
+        yield from write_line(catalog.root, {"orphans": found.count, "size_bytes": found.size_bytes})
     return found
 
 
@@ -133,7 +126,7 @@ def _drop_unheld(root: Root, found: Swept) -> Steps[None]:
     yield from drop_stale(pins)
     if pins.expired:
         yield from _announce(root, found, orphans=0, pins=len(pins.expired))
-        found.failed += yield from delete_keys(pins.expired)
+        yield from delete_all(pins.expired)
 
 
 def _announce(root: Root, found: Swept, **counts: int) -> Steps[None]:
@@ -150,8 +143,7 @@ def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool
     """
     listing = Listing(staged_prefix(catalog.topic_id, catalog.partition))
     while listing.more:
-        listed, strange = yield from staged_objects(listing, MAX_CANDIDATES, grace_ms)
-        found.strange += strange
+        listed = yield from staged_objects(listing, MAX_CANDIDATES, grace_ms)
         root = yield from catalog.load()
         if root is None or not listed:
             continue
@@ -167,26 +159,23 @@ def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool
         found.add(dead)
         if delete and dead:
             yield from _announce(root, found, orphans=len(dead), size_bytes=sum(entry.size for entry in dead))
-        found.failed += (yield from delete_staged(dead)) if delete else []
+            yield from delete_staged(dead)
 
 
 _Name = SegmentName | PageName
 _Candidates = dict[str, tuple[_Name, list[ListEntry]]]
 
 
-def _candidates(catalog: Catalog, listing: Listing, found: Swept) -> Steps[_Candidates]:
-    """Return listed objects that are at least a day old, by uid, as (name, entries). Counts foreign keys in ``found``.
+def _candidates(listing: Listing) -> Steps[_Candidates]:
+    """Return listed objects that are at least a day old, by uid, as (name, entries). Skips foreign and staged objects.
 
     Reads pages of ``listing`` until there are ``MAX_CANDIDATES`` uids.
     """
     candidates: _Candidates = {}
-    staged = staged_prefix(catalog.topic_id, catalog.partition)
     while listing.more and len(candidates) < MAX_CANDIDATES:
         for entry in (yield from listing.page()):
             parsed = parse_segment_key(entry.key) or parse_page_key(entry.key)
-            if parsed is None:
-                found.strange += not entry.key.startswith(staged)  # those have a turn of their own
-            elif listing.age_ms(entry) >= ORPHAN_MS:
+            if parsed is not None and listing.age_ms(entry) >= ORPHAN_MS:
                 candidates.setdefault(parsed.name.uid, (parsed.name, []))[1].append(entry)
     return candidates
 
@@ -268,10 +257,9 @@ def _drop_trash(root: Root, entry: TrashEntry, candidates: dict[str, T]) -> Step
 def sweep_strays(*, delete: bool) -> Steps[Swept]:
     """Find the strays of the whole bucket that are at least a day old. ``delete``: delete them.
 
-    Strays are leftovers of destroyed partitions, and of probes of the store (``probe/``).
-
-    Raises CorruptionError for an unreadable registry entry: its topic is unknown then, and nothing is deleted. Raises
-    RemotePermissionError if the role may not list the bucket or the audit lines.
+    Strays are leftovers of destroyed partitions. Raises CorruptionError for an unreadable registry entry: its topic is
+    unknown then, and nothing is deleted. Raises RemotePermissionError if the role may not list the bucket or the audit
+    lines.
     """
     listed = yield from list_partitions()
     named = {entry.topic_id for entry in (yield from list_topics())}
@@ -279,21 +267,7 @@ def sweep_strays(*, delete: bool) -> Steps[Swept]:
     for topic_id, partition in sorted(listed, key=lambda owner: (owner[0].hex, owner[1])):
         if topic_id not in named and (yield from was_destroyed(topic_id, partition)):
             yield from _sweep_destroyed(topic_id, partition, found, delete=delete)
-    yield from _sweep_probes(found, delete=delete)
     return found
-
-
-def _sweep_probes(found: Swept, *, delete: bool) -> Steps[None]:
-    """Find, and with ``delete`` delete, objects of store probes at least a day old. Adds them to ``found``."""
-    listing = Listing("", PROBE_PREFIX)  # the maintainer's role may list "", and not each prefix below
-    while listing.more:
-        below = [entry for entry in (yield from listing.page()) if entry.key.startswith(PROBE_PREFIX)]
-        old = [entry for entry in below if listing.age_ms(entry) >= ORPHAN_MS]
-        found.add(old)
-        if delete:
-            found.failed += yield from delete_keys([entry.key for entry in old])
-        if not listing.after.startswith(PROBE_PREFIX):
-            return
 
 
 def _sweep_destroyed(topic_id: UUID, partition: int, found: Swept, *, delete: bool) -> Steps[None]:
@@ -309,6 +283,6 @@ def _sweep_destroyed(topic_id: UUID, partition: int, found: Swept, *, delete: bo
             yield from note_destroyed(topic_id, partition, {"strays": len(old)})
             noted = True
         if delete:
-            found.failed += yield from delete_keys([entry.key for entry in old if entry.key != last])
+            yield from delete_all([entry.key for entry in old if entry.key != last])
     if delete and rooted:
-        found.failed += yield from delete_keys([last])  # the root last, as in ``destroy``
+        yield from delete_all([last])  # the root last, as in ``destroy``

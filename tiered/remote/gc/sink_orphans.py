@@ -44,10 +44,11 @@ from tiered.plan.sink_commit import is_once, passed_batch, txns_dropped_up_to
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, deadline_after
 from tiered.remote.gc.audit import announce_decisions
+from tiered.remote.gc.garbage import delete_all
 from tiered.remote.root_view import root_get
 from tiered.remote.sink_commit import MAX_GENERATIONS, put_decision, read_decision
 from tiered.store.base import Get, ListEntry, Missing, Object, Steps
-from tiered.store.steps import Listing, delete_keys, list_all
+from tiered.store.steps import Listing, list_all
 
 DECISION_KEPT_MS = 30 * 24 * 3_600_000
 """Least time that the newest decision of a transaction id is kept, during which the id adds nothing twice."""
@@ -57,22 +58,19 @@ Listed = dict[str, list[ListEntry]]
 """Staged objects by uid, the ``.idx`` and the ``.log``."""
 
 
-def staged_objects(listing: Listing, most: int, grace_ms: int) -> Steps[tuple[Listed, int]]:
-    """Return staged segments whose objects are at least ``grace_ms`` old, by uid, and the number of foreign keys.
+def staged_objects(listing: Listing, most: int, grace_ms: int) -> Steps[Listed]:
+    """Return staged segments whose objects are at least ``grace_ms`` old, by uid. Skips foreign objects.
 
     Reads pages of ``listing`` until there are ``most`` segments, or until its end.
     """
     found: Listed = {}
-    strange = 0
     while listing.more and len(found) < most:
         for entry in (yield from listing.page()):
             parsed = parse_staged_key(entry.key)
-            if parsed is None:
-                strange += 1
             # mutant staged-objects-have-grace
-            elif listing.age_ms(entry) >= grace_ms:
+            if parsed is not None and listing.age_ms(entry) >= grace_ms:
                 found.setdefault(parsed.uid, []).append(entry)
-    return found, strange
+    return found
 
 
 def dead_of(root: Root, unnamed: Listed, *, abort: bool) -> Steps[list[ListEntry]]:
@@ -104,15 +102,10 @@ def dead_of(root: Root, unnamed: Listed, *, abort: bool) -> Steps[list[ListEntry
     return dead
 
 
-def delete_staged(entries: Sequence[ListEntry]) -> Steps[list[tuple[str, str]]]:
-    """Delete objects, every ``.log`` before any bundle. Return the refused keys with reasons.
-
-    If a ``.log`` is refused, no bundle is deleted.
-    """
-    failed = yield from delete_keys([entry.key for entry in entries if entry.key.endswith(".log")])
-    if not failed:  # the bundle last: it alone holds the transaction id
-        failed = yield from delete_keys([entry.key for entry in entries if entry.key.endswith(".idx")])
-    return failed
+def delete_staged(entries: Sequence[ListEntry]) -> Steps[None]:
+    """Delete objects, every ``.log`` before any bundle, which alone holds the transaction id."""
+    for suffix in (".log", ".idx"):
+        yield from delete_all([entry.key for entry in entries if entry.key.endswith(suffix)])
 
 
 def _transaction(topic_id: UUID, partition: int, uid: str) -> Steps[str]:
@@ -181,13 +174,12 @@ def _named(uid: str) -> Row:
 class OldDecisions:
     """Result of a sweep of sink decisions. ``keys``: keys of obsolete decisions. ``kept``: number of all others.
 
-    ``damaged``: errors of unreadable decisions, by key. ``failed``: (key, reason) of refused deletions.
+    ``damaged``: errors of unreadable decisions, by key.
     """
 
     keys: list[str] = field(default_factory=list)
     kept: int = 0
     damaged: dict[str, CorruptionError] = field(default_factory=dict)
-    failed: list[tuple[str, str]] = field(default_factory=list)
 
 
 def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
@@ -230,7 +222,7 @@ def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
                 found.kept += 1
     if delete and found.keys:
         yield from announce_decisions(found.keys)
-        found.failed += yield from delete_keys(found.keys)
+        yield from delete_all(found.keys)
     return found
 
 

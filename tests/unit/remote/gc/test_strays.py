@@ -12,7 +12,6 @@ from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.format.kernels import crc32c
 from tiered.format.keys import (
     partition_prefix,
-    probe_key,
     root_key,
     topic_key,
 )
@@ -53,19 +52,6 @@ def log() -> RemoteLog:
 
 def run(log: RemoteLog, steps: Steps[T]) -> T:
     return drive(log.store, steps, clock=log.clock, ids=log.ids)
-
-
-def test_what_a_probe_left_goes_a_day_later(log: RemoteLog) -> None:
-    left = [probe_key("a" * 32), probe_key("b" * 32)]
-    for key in left:
-        log.store.execute(Put(key, b"left", ABSENT))
-    assert run(log, sweep_strays(delete=True)).orphans == []
-    log.clock.sleep(DAY_S)
-    young = probe_key("c" * 32)
-    log.store.execute(Put(young, b"of a process that is at it", ABSENT))
-    assert run(log, sweep_strays(delete=False)).orphans == left
-    assert run(log, sweep_strays(delete=True)).orphans == left
-    assert [key for key in everything(log) if key.startswith("probe/")] == [young]
 
 
 def below(log: RemoteLog, topic_id: UUID = TOPIC_ID) -> list[str]:
