@@ -29,7 +29,6 @@ from tiered.plan import ownership
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
 from tiered.remote import conditional_put, upload
-from tiered.remote.conditional_put import PutOutcome
 from tiered.remote.root_view import RootView
 from tiered.store.base import Put, PutResult, PutStatus, Steps
 
@@ -120,9 +119,9 @@ def test_a_seed_replays_exactly(tmp_path: Path) -> None:
 def unknown_is_success(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit without an answer counts as landed, and no root is read back."""
 
-    def put(request: Put, *_: object) -> Steps[PutOutcome]:
+    def put(request: Put, *_: object) -> Steps[PutResult]:
         result = yield request
-        return PutOutcome(PutStatus.LANDED if result.status is PutStatus.UNKNOWN else result.status, result.etag)
+        return PutResult(PutStatus.LANDED if result.status is PutStatus.UNKNOWN else result.status, result.etag)
 
     def read_back(self: RootView, rows: Sequence[Row] = ()) -> Steps[Root]:
         yield from ()

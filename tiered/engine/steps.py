@@ -426,7 +426,7 @@ class BucketSteps:
             """Read the segment, then write the names of its objects into the journal."""
             segment = self._disk.segment(tp, ref)
             descriptor, indexes = segment.descriptor, segment.indexes(before)
-            plan = plan_upload(descriptor, uid=uid, claim_epoch=claim_epoch, role=Role.WRITER)
+            plan = plan_upload(descriptor, uid=uid, claim_epoch=claim_epoch)
             source = segment.open_log()
             try:
                 journal.put(Entry(tp, claim_epoch, ref.base, plan.log_key, plan.idx_key))

@@ -268,23 +268,15 @@ class CatalogView:
             at = rows.end_offset
 
     def times(self) -> Steps[tuple[int, int] | None]:
-        """Return the least and the greatest timestamp of the segments; None if no segment has a timestamp.
-
-        Reads only pages at the start of the log. A page with a segment without records names no least timestamp. Unless
-        it is the first page, only its greatest timestamp counts. The returned least timestamp may then be too high.
-        """
-        found: list[tuple[int, int]] = []
+        """Return the least timestamp of the first segments, and the greatest of all; None if no segment has one."""
         at = self.start_offset
-        for level, kind in ((self.root.inner, PageKind.INNER), (self.root.leaves, PageKind.LEAF)):
-            for pointer in level:
-                if pointer.base >= at and (found or pointer.min_ts >= 0):
-                    found.append((pointer.min_ts, pointer.max_ts))
-                else:
-                    found += yield from self._times_from(pointer, kind)
-        if len(self.root.rows):
-            found.append(_times_of(self.root.rows))
-        least = min((low for low, _ in found if low >= 0), default=-1)
-        return (least, max(high for _, high in found)) if least >= 0 else None
+        while len(rows := (yield from self.piece(at))):
+            known = rows.columns["min_ts"][rows.columns["min_ts"] >= 0]
+            if len(known):
+                tables = [table for table in (self.root.inner, self.root.leaves, self.root.rows) if len(table)]
+                return int(known.min()), max(int(table.columns["max_ts"].max()) for table in tables)
+            at = rows.end_offset
+        return None
 
     # -- down to the rows -----------------------------------------------------------------------------------------
 
@@ -338,30 +330,10 @@ class CatalogView:
         held = self._cache.get(identity)
         return held if held is not None else read.get(identity)
 
-    def _times_from(self, pointer: Pointer, kind: PageKind) -> Steps[list[tuple[int, int]]]:
-        """Return (least, greatest) timestamps of page ``pointer``, without the rows below the log's start.
-
-        ``kind``: level of the page. For a leaf this is one pair; for an inner page one for each leaf. The least is -1
-        where it is unknown.
-        """
-        (page,) = yield from read_pages(self.root, kind, (pointer,), self._cache)
-        live = page.slice(page.first_above(self.start_offset))
-        if isinstance(live, Rows):
-            return [_times_of(live)]
-        alive = list(live)
-        first_is_exact = alive and alive[0].base >= self.start_offset and alive[0].min_ts >= 0
-        found = [] if first_is_exact or not alive else (yield from self._times_from(alive[0], PageKind.LEAF))
-        return [*found, *((child.min_ts, child.max_ts) for child in (alive if first_is_exact else alive[1:]))]
-
 
 def _first(pointers: Pointers, at: int, choose: Choose | None) -> int:
     index = bisect_right(pointers.ends, at)
     return index if choose is None else choose(pointers, index)
-
-
-def _times_of(rows: Rows) -> tuple[int, int]:
-    least, known = rows.columns["min_ts"], rows.columns["min_ts"] >= 0
-    return int(least[known].min()) if known.any() else -1, int(np.max(rows.columns["max_ts"]))
 
 
 def rows_inside(root: Root) -> Rows:

@@ -72,17 +72,6 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class PutOutcome:
-    """Final result of a conditional PUT. ``status``: LANDED, LOST to another body, or ABSENT (the object is missing).
-
-    ``etag``: that of the stored object if LANDED, otherwise empty.
-    """
-
-    status: PutStatus
-    etag: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Deadline:
     """Time limit of an operation. ``at``: instant of the driver's monotonic clock, in seconds.
 
@@ -92,11 +81,6 @@ class Deadline:
     at: float
     after_ms: int
 
-    @classmethod
-    def after(cls, after_ms: int, time: Time) -> Deadline:
-        """Return the deadline that is ``after_ms`` milliseconds after ``time``."""
-        return cls(time.monotonic + after_ms / 1000, after_ms)
-
     def passed(self, time: Time) -> bool:
         """Return True if ``time`` is at or after the deadline."""
         return time.monotonic >= self.at
@@ -104,7 +88,8 @@ class Deadline:
 
 def deadline_after(after_ms: int) -> Steps[Deadline]:
     """Return the deadline that is ``after_ms`` milliseconds from now."""
-    return Deadline.after(after_ms, (yield Now()))
+    time: Time = yield Now()
+    return Deadline(time.monotonic + after_ms / 1000, after_ms)
 
 
 # -- compare and swap --------------------------------------------------------------------------------------------------
@@ -319,8 +304,8 @@ def _read_after_loss(cell: Cell[T], deadline: Deadline) -> Steps[Tagged[T]]:
 # -- one conditional PUT -----------------------------------------------------------------------------------------------
 
 
-def conditional_put(put: Put, deadline: Deadline, what: str, hint: str = "try again") -> Steps[PutOutcome]:
-    """Send ``put`` again until its outcome is known, and return the outcome. ``what`` names the object in messages.
+def conditional_put(put: Put, deadline: Deadline, what: str, hint: str = "try again") -> Steps[PutResult]:
+    """Send ``put`` again until its result is LANDED, LOST or ABSENT. Return it. ``what`` names the object in messages.
 
     Call it alone only for objects under unique keys: if such a PUT is lost, an earlier attempt of the same PUT landed.
     ``hint``: hint of the CommitUnknownError.
@@ -343,10 +328,10 @@ def conditional_put(put: Put, deadline: Deadline, what: str, hint: str = "try ag
             raise
         match result.status:
             case PutStatus.LANDED:
-                return PutOutcome(PutStatus.LANDED, result.etag)
+                return result
             case PutStatus.LOST | PutStatus.ABSENT:
                 # mutant lost-put-is-reported
-                return PutOutcome(result.status)
+                return result
             case PutStatus.UNKNOWN:
                 # mutant unknown-put-is-settled
                 cause = result.cause or "no answer"

@@ -21,7 +21,6 @@ note of a deletion stays until its topic is deleted: 40 bytes.
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import operator
 import re
 import threading
@@ -190,7 +189,7 @@ def _find(view: RootView, newest: Root, as_of: AsOf) -> Steps[KeptRoot]:
     if as_of.name:
         taken = yield from load_snapshot(view, as_of.name)
         if taken is None:
-            raise (yield from _unknown(view, as_of.name))
+            raise NotFoundError(f"{view.name} has no snapshot {as_of.name}", hint="`tiered snapshot list` shows them")
         if taken.begun:
             raise NotFoundError(
                 f"{view.name}: snapshot {as_of.name} was begun and is not finished",
@@ -276,13 +275,6 @@ def decode_taken(view: RootView, data: bytes, *, key: str) -> KeptRoot | None:
             hint="put a version of the object back, or delete it: another program wrote it",
         )
     return KeptRoot("history" if name is None else f"snapshot {name}", root, is_pending(data))
-
-
-def _unknown(view: RootView, name: str) -> Steps[NotFoundError]:
-    names = [each.source.removeprefix("snapshot ") for each in (yield from _finished(view))]
-    near = difflib.get_close_matches(name, names, 1)
-    hint = f"did you mean {near[0]}?" if near else f"snapshots: {', '.join(names[-20:]) or 'none'}"
-    return NotFoundError(f"{view.name} has no snapshot {name}", hint=hint)
 
 
 def create_snapshot(view: RootView, name: str) -> Steps[Root]:

@@ -54,11 +54,9 @@ class UploadPlan:
     uid: str
 
 
-def plan_upload(
-    descriptor: SegmentDescriptor, *, uid: str, claim_epoch: int, role: Role | str = Role.WRITER
-) -> UploadPlan:
-    """Return the object keys for the upload of a segment. ``uid``: 32 hex digits, new for each upload."""
-    name = SegmentName(Role(role), claim_epoch, descriptor.base_offset, uid)
+def plan_upload(descriptor: SegmentDescriptor, *, uid: str, claim_epoch: int) -> UploadPlan:
+    """Return the object keys for a writer's upload of a segment. ``uid``: 32 hex digits, new for each upload."""
+    name = SegmentName(Role.WRITER, claim_epoch, descriptor.base_offset, uid)
     log_key = segment_key(descriptor.topic_id, descriptor.partition, name)
     return UploadPlan(log_key, index_key_of(log_key), uid)
 
@@ -90,7 +88,8 @@ def upload_segment(
     indexes = segment.indexes()  # first, so that a segment without usable indexes leaves no orphan
     source = segment.open_log()
     try:
-        _check_size(source, descriptor)
+        if source.size != descriptor.size_bytes:
+            raise _changed(descriptor, f"{source.size} bytes", str(descriptor.size_bytes))
         try:
             sent = yield from upload_object(
                 plan.log_key,
@@ -152,25 +151,19 @@ def verify_sent(key: str, size_bytes: int, crc: int, sent: PutResult, capabiliti
         yield from verify_stored(key, size_bytes, crc, capabilities)
 
 
-def _check_size(source: ByteSource, descriptor: SegmentDescriptor) -> None:
-    if source.size != descriptor.size_bytes:
-        raise CorruptionError(
-            f"segment {descriptor.base_offset} of {descriptor.topic_id}-{descriptor.partition} has {source.size} "
-            f"bytes, but had {descriptor.size_bytes} when it was sealed",
-            offset=descriptor.base_offset,
-            hint="`tiered check --log-dir DIR` names the damage; restore the file from a copy of this disk",
-        )
-
-
 def check_source(source: ByteSource, descriptor: SegmentDescriptor) -> None:
     """Read a segment's file. Raise CorruptionError if its checksum is not that of the sealed bytes."""
     crc = 0
     for at in range(0, source.size, HASH_PIECE_BYTES):
         crc = crc32c(source.read_at(at, min(HASH_PIECE_BYTES, source.size - at)), crc)
     if crc != descriptor.crc32c:
-        raise CorruptionError(
-            f"segment {descriptor.base_offset} of {descriptor.topic_id}-{descriptor.partition} has CRC32C "
-            f"{crc:08x}, but had {descriptor.crc32c:08x} when it was sealed",
-            offset=descriptor.base_offset,
-            hint="`tiered check --log-dir DIR` names the damage; restore the file from a copy of this disk",
-        )
+        raise _changed(descriptor, f"CRC32C {crc:08x}", f"{descriptor.crc32c:08x}")
+
+
+def _changed(descriptor: SegmentDescriptor, found: str, sealed: str) -> CorruptionError:
+    return CorruptionError(
+        f"segment {descriptor.base_offset} of {descriptor.topic_id}-{descriptor.partition} has {found}, but had "
+        f"{sealed} when it was sealed",
+        offset=descriptor.base_offset,
+        hint="`tiered check --log-dir DIR` names the damage; restore the file from a copy of this disk",
+    )

@@ -12,8 +12,7 @@ import pytest
 from tests.unit.plan.staging import staged
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, FLAG_STAGED, Role
 from tiered.format.root import STATE_DELETING, TXNS_LIMIT, Root, decode_root, encode_root
-from tiered.model import TRASH_STAGED, EpochEntry
-from tiered.plan.catalog_edit import TrimIntent
+from tiered.model import EpochEntry
 from tiered.plan.commit import AppendIntent, ClaimIntent, Stamp, create_root
 from tiered.plan.invariants import check_root
 from tiered.plan.ownership import Refusal, RefusalReason, VolumeProof
@@ -156,36 +155,6 @@ def test_a_batch_that_may_be_among_the_forgotten_ones_is_refused() -> None:
     assert "may have been committed" in refused(root, again).message
     # Decided when version 2 was there already: it cannot be what version 2 committed.
     assert applied(root, dataclasses.replace(again, seen=2, rows=(staged(1, 7, "first"),)), 90).next_offset == 66
-
-
-def test_random_sinks_keep_every_invariant_and_each_batch_once() -> None:
-    seed = random.SystemRandom().randrange(2**32)
-    print("seed", seed)
-    rng = random.Random(seed)
-    root, end, start, done = empty(), 0, 0, dict[str, int]()
-    for step in range(300):
-        txn, batch = f"q{rng.randrange(4)}", rng.randrange(40)
-        rows = tuple(
-            [staged(rng.randrange(1, 9), step * 10 + index, txn, batch) for index in range(rng.randrange(1, 5))]
-        )
-        if rng.random() < 0.2 and root.next_offset > start:
-            start = rng.randrange(start + 1, root.next_offset + 1)
-            claimed = ClaimIntent(Role.MAINTAINER, "m").apply(root, Stamp(f"m{step}", 5, Role.MAINTAINER, 0, "m"))
-            assert isinstance(claimed, Root)
-            mark = Stamp(f"t{step}", 5, Role.MAINTAINER, claimed.roles["m"].epoch, "m")
-            trimmed = TrimIntent(start).apply(claimed, mark)
-            assert isinstance(trimmed, Root)
-            assert check_root(trimmed, claimed) == []
-            assert {entry.kind for entry in trimmed.trash} <= {TRASH_STAGED}
-            root = trimmed
-        intent = StageIntent(txn, batch, rows)
-        if done.get(txn, -1) >= batch:
-            assert refused(root, intent).reason is RefusalReason.NOTHING
-            continue
-        root = applied(root, intent, 1000 + step)
-        done[txn], end = batch, end + sum(row.next for row in rows)
-        assert (root.next_offset, dict(root.txns)) == (end, done)
-        assert [row.id_lo for row in root.rows][-len(rows) :] == [row.id_lo for row in rows]
 
 
 def once(number: int) -> str:

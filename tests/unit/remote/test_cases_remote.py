@@ -9,14 +9,11 @@ from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
 from tests.unit.remote.catalog.script import Desk, World
 from tests.unit.remote.recording import RecordingStore
 from tiered.config import TopicConfig
-from tiered.errors import CorruptionError
 from tiered.format.root import encode_root
 from tiered.format.rows import ROW_BYTES
-from tiered.model import Row, TopicPartition
 from tiered.plan.retention import plan_remote_expiry
-from tiered.remote.fetch import ByteCache, read_range
+from tiered.remote.fetch import ByteCache
 from tiered.remote.reader import SharedCaches
-from tiered.store.base import Get, Object
 from tiered.store.layers import LayeredStore
 from tiered.store.limit import Limits
 from tiered.store.memory import MemoryStore
@@ -34,20 +31,6 @@ def desk(world: World) -> Desk:
     desk = world.desk("w")
     desk.claim()
     return desk
-
-
-@pytest.mark.parametrize(("data", "size"), [(b"abc", 60), (b"abcde", 60), (b"abcd", 59), (b"abcd", 61)])
-def test_an_answer_that_is_not_the_bytes_that_were_asked_for(data: bytes, size: int) -> None:
-    row = Row(0, 10, 0, 0, 60, 0, 0, 0, 60, 1, 10, 0, 0)
-    good, bad = (read_range(TopicPartition("t", 0), "key", row, 8, 12, 60) for _ in range(2))
-    assert next(good) == Get("key", 8, 12)
-    with pytest.raises(StopIteration) as answer:
-        good.send(Object(b"abcd", "etag", 60))
-    assert answer.value.value == b"abcd"
-    next(bad)
-    with pytest.raises(CorruptionError, match="the catalog says 60") as error:
-        bad.send(Object(data, "etag", size))
-    assert (error.value.path_or_key, error.value.position) == ("key", 8 + len(data))
 
 
 @pytest.mark.parametrize(

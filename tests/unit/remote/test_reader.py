@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tests.support.remote_face import RemoteFace
-from tests.unit.remote.building import FIRST_MS, NO_ROWS, RemoteLog, batches, offsets, other_batches, records, seal
+from tests.unit.remote.building import FIRST_MS, RemoteLog, batches, offsets, other_batches, records, seal
 from tests.unit.remote.recording import RecordingStore
 from tiered.errors import (
     CorruptionError,
     LogDestroyedError,
-    NotFoundError,
     OffsetOutOfRangeError,
 )
 from tiered.format.batch import encode_batch
@@ -29,19 +27,15 @@ from tiered.model import AbortedTxn, NewRecord, Row, TopicPartition
 from tiered.plan.commit import DeletionIntent, Stamp
 from tiered.plan.read import READ_LIMITS, ReadLimits
 from tiered.remote.assembly import SegmentDiffers, SegmentScan
-from tiered.remote.fetch import REQUESTS_AHEAD, ByteCache
+from tiered.remote.fetch import ByteCache
 from tiered.remote.reader import MAX_REFRESHES
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past
-from tiered.store.base import Delete, Get, Match, Missing, Object, Outcome, Put, StoreRequest
+from tiered.store.base import Get, Match, Missing, Object, Outcome, Put, StoreRequest
 from tiered.store.memory import MemoryStore
 
 pytestmark = pytest.mark.usefixtures("both_catalogs")
 Inner = Callable[[], Outcome]
-
-
-class Watched(Object):
-    """An answer that a test can watch."""
 
 
 @pytest.fixture
@@ -293,20 +287,6 @@ class TestDamage:
         with pytest.raises(CorruptionError, match=f"the object has {row.size + more} bytes"):
             list(partition(log).read_batches(0))
 
-    def test_a_row_that_promises_more_bytes_than_whole_batches(self, log: RemoteLog) -> None:
-        parts = batches(0, 30)
-        log.add(seal([*parts[:2], parts[2]]))
-        row = log.upload(seal(parts))
-        short = row._replace(size=row.size - 5)
-        log.put_root(Rows.from_rows([short]), next_offset=30)
-        with pytest.raises(CorruptionError, match=f"the catalog says {short.size}"):
-            list(partition(log).read_batches(0))
-        found = log.store.execute(Get(log.log_key(row)))
-        assert isinstance(found, Object)
-        log.store.execute(Put(log.log_key(row), found.data[:-5], Match(found.etag)))
-        with pytest.raises(CorruptionError, match="does not fit"):
-            list(partition(log).read_batches(0))
-
     def test_a_segment_of_the_same_shape_is_another_one(self, log: RemoteLog) -> None:
         """Every batch is right by itself: only the checksum of the whole tells; nothing of it is handed on."""
         row = log.add(seal(batches(0, 30)))
@@ -345,27 +325,8 @@ class TestDamage:
         with pytest.raises(CorruptionError, match="times"):
             partition(log).offset_for_time(FIRST_MS + 50)
 
-    def test_a_bundle_of_another_segment(self, log: RemoteLog) -> None:
-        row = log.upload(seal(batches(0, 30)))
-        log.put_root(Rows.from_rows([row._replace(crc=row.crc ^ 1)]), next_offset=30)
-        with pytest.raises(CorruptionError, match="describes offsets 0 to 30"):
-            list(partition(log, INDEXED).read_batches(15))
-
 
 class TestLoss:
-    def test_a_rewritten_segment_goes_on_at_the_same_offset(self, log: RemoteLog) -> None:
-        old = log.fill(200)
-        reader = partition(log)
-        stream = reader.read_batches(0)
-        assert offsets([next(stream)]) == list(range(10))
-        merged = log.upload(seal(batches(0, 200, each=4)))
-        log.put_root(Rows.from_rows([merged]))
-        for row in old:
-            log.delete(row)
-        rest = offsets(stream)
-        assert rest[rest.index(100) :] == list(range(100, 200))
-        assert sorted(set(rest)) == list(range(10, 200))
-
     def test_a_trimmed_offset_is_out_of_range_with_the_new_earliest(self, log: RemoteLog) -> None:
         rows = log.fill(200)
         reader = partition(log)
@@ -420,57 +381,6 @@ class TestLoss:
         with pytest.raises(CorruptionError, match="is gone"):
             list(reader.read_batches(0))
         assert len(store.gets(".log")) == MAX_REFRESHES + 1
-
-    def test_a_root_that_vanishes_or_goes_back_is_not_an_empty_tier(self, log: RemoteLog) -> None:
-        log.fill(100)
-        old = log.root
-        assert old is not None
-        log.fill(200, start=100)
-        reader = partition(log)
-        reader.snapshot()
-        found = log.store.execute(Get(log.root_key))
-        assert isinstance(found, Object)
-        log.store.execute(Put(log.root_key, encode_root(old), Match(found.etag)))
-        with pytest.raises(CorruptionError, match="never go back"):
-            reader.refresh()
-        log.store.execute(Delete((log.root_key,)))
-        with pytest.raises(NotFoundError, match="is gone"):
-            reader.refresh()
-
-    def test_a_read_that_begins_again_keeps_nothing_of_the_attempt_before(
-        self, store: RecordingStore, log: RemoteLog
-    ) -> None:
-        """The first bytes that come of each segment are damaged: the read begins again many times."""
-        log.fill(1_000)
-        seen: set[str] = set()
-        answers: list[weakref.ref[Object]] = []
-        most = 0
-
-        def damaged_once(request: StoreRequest, inner: Inner) -> Outcome:
-            found = inner()
-            if not isinstance(request, Get) or not isinstance(found, Object) or not request.key.endswith(".log"):
-                return found
-            data = found.data if request.key in seen else found.data[:-1] + bytes([found.data[-1] ^ 1])
-            seen.add(request.key)
-            answer = Watched(data, found.etag, found.size)
-            answers.append(weakref.ref(answer))
-            return answer
-
-        store.answer = damaged_once
-        read: list[int] = []
-        for part in partition(log, ReadLimits(chunk_bytes=512, request_bytes=2048)).read_batches(0):
-            read += offsets([part])
-            most = max(most, sum(answer() is not None for answer in answers))
-        assert read == list(range(1_000))
-        assert len(seen) == 10
-        assert most <= REQUESTS_AHEAD + 1
-
-
-def test_an_empty_root(log: RemoteLog) -> None:
-    log.put_root(NO_ROWS, next_offset=0)
-    reader = partition(log)
-    assert list(reader.read_batches(0)) == []
-    assert reader.last_stable_offset() == 0
 
 
 class TestCache:

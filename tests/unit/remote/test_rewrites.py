@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import tracemalloc
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from tiered.check.findings import Finding, Findings
 from tiered.check.inspection import Expectations, LogInspection, compare_descriptor
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, NotFoundError, RemoteUnavailableError
-from tiered.format.batch import BatchHeader, BatchProducer, encode_batch
+from tiered.format.batch import BatchProducer, encode_batch
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, parse_segment_key
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
@@ -30,20 +29,16 @@ from tiered.plan.offset_map import ENTRY_BYTES
 from tiered.remote.catalog import Catalog
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.compact_parts import plan_round
-from tiered.remote.segment_rewriter import hole, in_turn
+from tiered.remote.segment_rewriter import hole
 from tiered.store.base import (
     AbortUpload,
-    Begin,
     CompleteUpload,
     Delete,
-    Get,
     List,
-    Object,
     Outcome,
     StartUpload,
     Steps,
     StoreRequest,
-    Take,
     UploadPart,
 )
 from tiered.store.driver import drive
@@ -318,75 +313,6 @@ def test_phase_2_of_a_part_holds_its_bitmap_and_what_it_writes(monkeypatch: pyte
     (peak,) = peaks
     assert peak * 20 < data
     assert sum(row.records for row in rewriter.rows) == 7
-
-
-class Tickets:
-    """Answers what steps ask for, and what they begin at once; how much was begun and not yet taken."""
-
-    def __init__(self, log: RemoteLog) -> None:
-        self.log = log
-        self.words: list[str] = []
-        self.held: list[int] = []
-        self.most = 0
-
-    def run(self, steps: Steps[None]) -> None:
-        answer: object = None
-        with contextlib.suppress(StopIteration):
-            while True:
-                request = steps.send(answer)
-                self.words.append(type(request).__name__)
-                answer = self.answer(request)
-
-    def answer(self, request: object) -> object:
-        if isinstance(request, Begin):
-            found = self.log.store.execute(request.request)
-            assert isinstance(found, Object)
-            self.held.append(len(found.data))
-            self.most = max(self.most, sum(self.held))
-            return found
-        if isinstance(request, Take):
-            self.held.pop(0)
-            return request.ticket
-        assert isinstance(request, Get)
-        return self.log.store.execute(request)
-
-
-def taking(batches_wanted: int) -> Callable[[BatchHeader, memoryview], Steps[bool]]:
-    left = [batches_wanted]
-
-    def take(_header: BatchHeader, _batch: memoryview) -> Steps[bool]:
-        yield from ()
-        left[0] -= 1
-        return left[0] > 0
-
-    return take
-
-
-def test_what_is_rewritten_is_read_ahead_up_to_a_limit(log: RemoteLog) -> None:
-    rows = log.fill(1000)
-    size = max(row.size for row in rows)
-    ended: list[Row] = []
-    tickets = Tickets(log)
-    context = Rewriter(log, CONFIG, ahead_bytes=2 * size + 5).context()
-    tickets.run(context.read(in_turn(rows), taking(10**6), ended.append))
-    assert ended == rows
-    assert tickets.words == ["Get", "Begin", "Begin", "Take", *["Begin", "Take"] * (len(rows) - 3), "Take"]
-    assert size < tickets.most <= 2 * size + 5
-    assert tickets.held == []
-
-
-def test_who_stops_early_leaves_nothing_under_way(log: RemoteLog) -> None:
-    rows = log.fill(1000)
-    ended: list[Row] = []
-    tickets = Tickets(log)
-    tickets.run(Rewriter(log, CONFIG).context().read(in_turn(rows), taking(15), ended.append))
-    assert (ended, tickets.held) == (rows[:1], [])
-    assert tickets.words.count("Begin") == tickets.words.count("Take") < len(rows) - 1
-    log.damage(log.log_key(rows[2]), 100)
-    tickets = Tickets(log)
-    with pytest.raises(CorruptionError):
-        tickets.run(Rewriter(log, CONFIG).context().read(in_turn(rows), taking(10**6), ended.append))
-    assert tickets.held == []
 
 
 class StoodStill(Catalog):

@@ -86,7 +86,9 @@ def compare(pinned: CatalogView, rows: list[Row], offset: int, timestamp: int) -
     assert run(pinned.first()) == (rows[0] if rows else None)
     assert run(pinned.last()) == (rows[-1] if rows else None)
     assert run(pinned.reaching(timestamp, offset)) == next((row for row in behind if row.max_ts >= timestamp), None)
-    assert run(pinned.times()) == ((min(r.min_ts for r in rows), max(r.max_ts for r in rows)) if rows else None)
+    found = run(pinned.times())
+    assert (found is None) is (not rows)
+    assert found is None or min(r.min_ts for r in rows) <= found[0] <= found[1] == max(r.max_ts for r in rows)
     assert (pinned.segments, pinned.size_bytes) == (len(rows), 7 * len(rows))
     assert pinned.records == sum(row.records for row in rows)
 
@@ -107,7 +109,6 @@ def test_what_has_no_record_has_no_time(
     rows = [row._replace(max_ts=-1) if row.min_ts < 0 else row for row in rows]
     pinned = pages.of(root_of(rows)) if paged else CatalogView.from_root(root_of(rows))
     assert run(pinned.times()) == expected
-    assert pages.read <= 1
 
 
 def test_a_lookup_reads_the_pages_that_may_hold_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import socket
 from typing import Any
 
 import pytest
@@ -19,7 +17,6 @@ from tiered.errors import (
 from tiered.model import EpochEntry
 from tiered.plan.ownership import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
-from tiered.remote.committer import Claim, owner_of
 from tiered.store.base import Delete
 
 
@@ -179,37 +176,6 @@ def test_a_volume_that_cannot_keep_the_proof_sends_nothing(world: World) -> None
     assert len(world.store.puts) == sent
     desk.catalog._persist = desk._persist
     assert world.run(desk.catalog.append([desk.row(0, 10)])).next_offset == 10
-
-
-def test_a_claim_with_a_lost_answer_is_found_by_reading_back(world: World) -> None:
-    desk = world.desk()
-    world.store.script.extend(["ok", "lost"])
-    assert desk.claim(desk.proof(empty=True, end_offset=0)).epoch == 1
-    assert world.run(desk.catalog.append([desk.row(0, 10)])).next_offset == 10
-
-
-def test_a_claim_taken_over_before_its_answer_was_read_is_fenced(world: World) -> None:
-    desk, thief = written(world), world.desk("v2")
-    world.store.script.extend(["lost", lambda: thief.claim(thief.proof(empty=True, end_offset=0))])
-    with pytest.raises(FencedError, match="another process has claimed the partition since"):
-        desk.claim()
-
-
-def test_words_for_owners() -> None:
-    assert owner_of("tiered-uploader") == f"{socket.gethostname()}:{os.getpid()} tiered-uploader"
-
-
-def test_claims_over_sixty_four_epochs_prune_the_sealed_table(world: World) -> None:
-    desk = world.desk()
-    claim: Claim = desk.claim(desk.proof(empty=True, end_offset=0))
-    for _ in range(99):
-        claim = desk.claim()
-    assert claim.epoch == 100
-    assert [entry.epoch for entry in claim.root.sealed] == list(range(36, 100))
-    assert len(desk.token.split(",")) == 2
-    world.run(desk.catalog.read_back())
-    world.run(desk.catalog.append([desk.row(0, 1)]))
-    assert len(desk.token.split(",")) == 1
 
 
 @pytest.mark.parametrize("seen", [{}, {"token": "t1"}, {"restored_from": RestoredFrom(3, 10)}])

@@ -17,12 +17,12 @@ from tiered.errors import (
     RemoteUnavailableError,
 )
 from tiered.format.keys import root_key
-from tiered.format.root import Root, encode_root
+from tiered.format.root import Root
 from tiered.model import EpochEntry
 from tiered.plan.catalog_edit import TrimIntent
 from tiered.plan.root_lower_bounds import HELD_LIMIT
 from tiered.remote.catalog import Catalog
-from tiered.store.base import ABSENT, Blocking, Delete, NewId, Now, Put, PutResult, PutStatus, Steps, Time
+from tiered.store.base import Blocking, Delete, NewId, Now, Put, Steps, Time
 from tiered.store.driver import drive
 from tiered.testing.clock import FakeClock
 
@@ -60,27 +60,6 @@ def roots_put(world: World) -> list[Put]:
 def fence(world: World) -> None:
     thief = world.desk("v2")
     thief.claim(thief.proof(empty=True, end_offset=0))
-
-
-def test_own_commit_is_recognised_behind_another_roles_commit(world: World, desk: Desk) -> None:
-    world.run(desk.catalog.append([desk.row(0, 10)]))
-    other = world.desk("m")
-    other.maintain()
-    world.run(desk.catalog.load())
-    world.store.script.extend(["lost", lambda: world.run(other.catalog.trim(4))])
-    world.run(other.catalog.load())
-
-    root = world.run(desk.catalog.append([desk.row(10, 20)]))
-    assert (root.commit.op, root.start_offset, root.next_offset, root.added.segments) == ("trim", 4, 20, 2)
-    assert world.run(desk.catalog.append([desk.row(20, 30)])).next_offset == 30
-
-
-def test_fenced_with_the_commit_in_the_sealed_table(world: World, desk: Desk) -> None:
-    world.store.script.extend(["lost", lambda: fence(world)])
-    root = world.run(desk.catalog.append([desk.row(0, 10)]))
-    assert root.next_offset == 10
-    with pytest.raises(FencedError, match="host-v2"):
-        world.run(desk.catalog.append([desk.row(10, 20)]))
 
 
 def test_fenced_over_sixty_four_claims_ago_is_unknown(world: World, desk: Desk) -> None:
@@ -169,40 +148,6 @@ def test_the_root_that_vanished_is_terminal(world: World, desk: Desk) -> None:
         world.run(desk.catalog.read_back())
     with pytest.raises(CommitUnknownError):
         world.run(desk.catalog.append([desk.row(10, 20)]))
-
-
-def test_a_root_that_vanished_and_is_put_back_is_not_gone_on_from(
-    world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The store said that it was gone: what is there a moment later may lack what others have committed."""
-    root = world.run(desk.catalog.append([desk.row(0, 10)]))
-    world.store.inner.execute(Delete((desk.catalog.key,)))
-    send = world.store._apply
-
-    def put_back(put: Put) -> PutResult:
-        result = send(put)
-        assert result.status is PutStatus.ABSENT
-        send(Put(desk.catalog.key, encode_root(root), ABSENT))
-        return result
-
-    monkeypatch.setattr(world.store, "_apply", put_back)
-    with pytest.raises(LogDestroyedError, match="gone"):
-        world.run(desk.catalog.append([desk.row(10, 20)]))
-    with pytest.raises(CommitUnknownError):
-        world.run(desk.catalog.append([desk.row(10, 20)]))
-
-
-def test_an_older_root_is_refused(world: World, desk: Desk) -> None:
-    old = world.run(desk.catalog.append([desk.row(0, 10)]))
-    world.run(desk.catalog.append([desk.row(10, 20)]))
-    world.store.inner.execute(Delete((desk.catalog.key,)))
-    result = world.store.inner.execute(Put(desk.catalog.key, encode_root(old), ABSENT))
-    assert isinstance(result, PutResult)
-    for steps in (desk.catalog.load(), desk.catalog.read_back()):
-        with pytest.raises(CorruptionError, match="older root was restored"):
-            world.run(steps)
-    with pytest.raises(CorruptionError, match="older root"):
-        world.run(desk.catalog.append([desk.row(20, 30)]))
 
 
 def test_appends_must_continue_the_catalog(world: World, desk: Desk) -> None:

@@ -344,16 +344,6 @@ def test_a_root_that_another_view_read_is_held_against_what_this_one_knows(world
         world.run(RootView(ID, 0, "other", roots=roots).load())
 
 
-def test_a_root_that_is_gone_is_not_believed_because_another_view_read_it(world: World) -> None:
-    world.run(register_topic("flights", ID, 1, {}))
-    roots = RootCache()
-    world.run(RootView(ID, 0, "flights", roots=roots).load())
-    lose(world, root_key(ID, 0))
-    with pytest.raises(CorruptionError, match="made with its topic"):
-        world.run(RootView(ID, 0, "flights", RootLowerBounds(made=True), roots=roots).load())
-    assert world.run(RootView(ID, 0, "flights", roots=roots).load()) is None
-
-
 def test_a_view_that_waits_for_its_first_answer_takes_no_other_root_for_it(world: World) -> None:
     """Two threads look at one view: the answer to the older question must not stand for a newer root."""
     world.run(register_topic("flights", ID, 1, {}))

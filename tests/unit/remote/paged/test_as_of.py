@@ -12,7 +12,6 @@ from tests.unit.remote.paged.collecting import PREFIX, Place
 from tiered.errors import CommitUnknownError, ConfigError, NotFoundError
 from tiered.format.keys import index_key, segment_key, snap_key
 from tiered.model import Row
-from tiered.plan.commit import DeletionIntent
 from tiered.remote.root_history import history
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past, create_snapshot, delete_snapshot, list_snapshots
@@ -98,14 +97,3 @@ def test_a_snapshot_whose_answer_was_lost_is_there_or_not_known(landed: bool) ->
         with pytest.raises(CommitUnknownError, match="timeout"):
             place.world.run(create_snapshot(view(), "a"))
         assert isinstance(place.store.inner.execute(Get(snap_key(TOPIC_ID, 0, "a"))), Missing)
-
-
-def test_a_topic_that_is_being_deleted_cannot_be_kept_any_more() -> None:
-    """Whoever destroys it has perhaps listed the snapshots already, and found none."""
-    place = Place()
-    place.append(4)
-    place.world.run(place.maintainer.catalog.commit(DeletionIntent()))
-    kept = place.keys
-    with pytest.raises(NotFoundError, match="is being deleted"):
-        place.world.run(create_snapshot(view(), "late"))
-    assert place.keys == kept

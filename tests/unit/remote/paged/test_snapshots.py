@@ -9,13 +9,12 @@ import pytest
 from tests.unit.remote.catalog.script import TOPIC_ID
 from tests.unit.remote.paged.collecting import PREFIX, Place
 from tiered.check.remote import check_kept
-from tiered.errors import CommitUnknownError, ConfigError, CorruptionError, NotFoundError, RemoteUnavailableError
+from tiered.errors import CommitUnknownError, CorruptionError, NotFoundError, RemoteUnavailableError
 from tiered.format.kernels import crc32c
 from tiered.format.keys import snap_key
 from tiered.format.root import (
     DROPPED_BYTES,
     Root,
-    decode_root,
     decode_snapshot_root,
     encode_complete_snapshot,
     encode_dropped,
@@ -30,7 +29,6 @@ from tiered.remote.pins import BEGUN_MS, read_pins
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import AsOf, Past, create_snapshot, delete_snapshot, list_snapshots, load_snapshot
 from tiered.store.base import (
-    ABSENT,
     Delete,
     Get,
     Match,
@@ -51,94 +49,11 @@ def view() -> RootView:
     return RootView(TOPIC_ID, 0, "flights")
 
 
-@pytest.mark.parametrize("told", [PutStatus.LOST, PutStatus.UNKNOWN], ids=str)
-def test_a_snapshot_that_another_one_made_of_the_same_root_is_never_deleted(told: PutStatus) -> None:
-    """Two hosts make it at once, of one root; a collector has passed that root when the second one looks again."""
-    place = Place()
-    place.append(4)
-    place.trim(10)
-    place.wait()
-    execute = place.store.execute
-    first: list[int] = []
-
-    def racing(request: StoreRequest) -> Outcome:
-        if not isinstance(request, Put) or request.key != KEY or first:
-            return execute(request)
-        first.append(0)
-        first[0] = place.world.run(create_snapshot(view(), NAME)).version
-        execute(request)
-        place.trim(20)
-        place.wait()
-        place.collect()
-        return PutResult(told)
-
-    place.store.execute = racing  # type: ignore[method-assign]  # between two requests of the second host
-    with pytest.raises(ConfigError, match="has a snapshot nightly already"):  # known, since no two bodies are equal
-        place.world.run(create_snapshot(view(), NAME))
-    kept = place.world.run(load_snapshot(view(), NAME))
-    assert kept is not None
-    assert [kept.version] == first
-
-
 def under(place: Place) -> bytes:
     """What stands under the name."""
     found = place.store.inner.execute(Get(KEY))
     assert isinstance(found, Object)
     return bytes(found.data)
-
-
-def test_a_name_is_never_deleted_and_no_put_that_comes_late_changes_what_stands_there() -> None:
-    """Taken, passed by a collector, taken of a newer root, deleted, taken again; then all its requests once more."""
-    place = Place()
-    place.append(50)
-    execute = place.store.execute
-    sent: list[Put] = []
-
-    def watching(request: StoreRequest) -> Outcome:
-        assert not (isinstance(request, Delete) and KEY in request.keys)
-        if not isinstance(request, Put) or request.key != KEY:
-            return execute(request)
-        sent.append(request)
-        outcome = execute(request)
-        if len(sent) == 1:
-            place.trim(200)
-            place.wait()
-            assert place.collect().floor > 0
-        return outcome
-
-    place.store.execute = watching  # type: ignore[method-assign]
-    first = place.world.run(create_snapshot(view(), NAME))
-    place.world.run(delete_snapshot(view(), NAME))
-    assert place.world.run(load_snapshot(view(), NAME)) is None
-    assert place.world.run(list_snapshots(view())) == []
-    assert place.world.run(read_pins(place.root)).count == 0
-    assert len(under(place)) == DROPPED_BYTES
-    place.append(1)
-    again = place.world.run(create_snapshot(view(), NAME))
-    assert [first.version, again.version] == [place.root.version - 1, place.root.version]
-    assert [type(put.condition) for put in sent] == [type(ABSENT), *[Match] * 5]
-    stands = under(place)
-    for put in sent:
-        place.store.inner.execute(put)
-        assert under(place) == stands
-    assert len({put.body for put in sent}) == 6
-    assert place.world.run(read_pins(place.root)).lowest == again.version
-
-
-def test_one_that_is_deleted_while_it_is_made_says_so() -> None:
-    place = Place()
-    place.append(50)
-
-    def deleted() -> None:
-        place.world.run(delete_snapshot(view(), NAME))
-        place.trim(200)
-        place.wait()
-        place.collect()
-
-    place.after_put(KEY, deleted)
-    with pytest.raises(NotFoundError, match="snapshot nightly was deleted while it was made"):
-        place.world.run(create_snapshot(view(), NAME))
-    assert len(under(place)) == DROPPED_BYTES
 
 
 def test_one_of_a_topic_that_is_deleted_meanwhile_holds_nothing() -> None:
@@ -177,21 +92,6 @@ def killed_over_it(place: Place) -> Root:
     with pytest.raises(KeyboardInterrupt):
         place.world.run(create_snapshot(view(), NAME))
     return root
-
-
-def test_who_began_one_that_another_has_made_since_learns_of_it() -> None:
-    place = Place()
-    place.append(4)
-    other: list[Root] = []
-
-    def made() -> None:
-        place.append(1)
-        other.append(place.world.run(create_snapshot(view(), NAME)))
-
-    place.after_put(KEY, made)
-    with pytest.raises(NotFoundError, match="another process began it"):
-        place.world.run(create_snapshot(view(), NAME))
-    assert [(each.root, each.begun) for each in place.world.run(list_snapshots(view()))] == [(other[0], False)]
 
 
 def test_one_whose_creator_was_killed_is_read_by_nobody_and_goes_by_itself() -> None:
@@ -317,20 +217,6 @@ def test_two_that_have_changed_places_are_damage_for_whoever_meets_them() -> Non
     place.world.run(delete_snapshot(view(), "monday"))
     place.world.run(delete_snapshot(view(), "tuesday"))
     assert place.world.run(list_snapshots(view())) == []
-
-
-def test_a_body_says_its_name_whatever_it_is_a_copy_of() -> None:
-    """A snapshot that was put back as the root, by hand, and is kept under another name."""
-    place = Place()
-    place.append(4)
-    plain, uid = encode_root(place.root), "0123456789abcdef" * 2
-    again = encode_complete_snapshot(encode_complete_snapshot(plain, uid, "other"), uid, NAME)
-    for body in (again, encode_pending_snapshot(plain, uid, NAME)):
-        assert decode_snapshot_root(body, key=KEY) == decode_root(body, key=KEY) == place.root
-    assert is_pending(encode_pending_snapshot(plain, uid, NAME))
-    for body in (encode_complete_snapshot(plain, uid, "other"), encode_pending_snapshot(plain, uid, "other")):
-        with pytest.raises(CorruptionError, match="is the snapshot other"):
-            decode_snapshot_root(body, key=KEY)
 
 
 @pytest.mark.parametrize("then", ["deleted", "deleted and taken again", "there"])
