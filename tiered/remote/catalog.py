@@ -481,8 +481,7 @@ class Catalog(RootView):
     def _keep_proof(self, proof: VolumeProof, root: Root, token: str) -> Steps[None]:
         """Persist on the volume the token and append ids that the root of a claim will carry, before it is sent.
 
-        ``root``: the root that the claim replaces. ``token``: that of the claim. Raises LockedError if ``proof`` is of
-        an empty volume and records were appended to it since.
+        ``root``: the root that the claim replaces. ``token``: that of the claim.
         """
         writer = root.writer  # a fresh volume adopts the append that it resumes from
         yield from self._keep(

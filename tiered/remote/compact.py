@@ -62,10 +62,7 @@ class Compaction:
         self.report = CleaningReport(candidate.first_dirty)
 
     def run(self, commit: Commit) -> Steps[CleaningReport]:
-        """Run the round and return its report. ``commit`` is called once for each new segment, in order.
-
-        Raises CorruptionError for damage, SegmentGone for a missing object, and the errors of ``commit``.
-        """
+        """Run the round and return its report. ``commit`` is called once for each new segment, in order."""
         candidate, report, lookup = self._candidate, self.report, self._context.lookup
         retention_ms = self._config.delete_retention_ms
         aborted = yield from lookup.aborted_txns(self._snapshot, 0, self._snapshot.next_offset)

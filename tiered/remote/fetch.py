@@ -116,9 +116,7 @@ class Fetch:
         return self.range.size_bytes
 
     def steps(self, tp: TopicPartition, cache: ByteCache) -> Steps[memoryview]:
-        """Return the bytes of ``range``, from the cache or by one GET. Raises SegmentGone for a missing object,
-        CorruptionError for one of another size.
-        """
+        """Return the bytes of ``range``, from the cache or by one GET."""
         start, end = self.range.start, self.range.end
         if not self.chunk_bytes:
             return self.received(tp, (yield self.request()))
@@ -136,11 +134,7 @@ class Fetch:
         return Get(self.key, self.range.start, self.range.end, lend=True)
 
     def received(self, tp: TopicPartition, found: object) -> memoryview:
-        """Return the bytes in ``found``, the store's answer to :meth:`request`.
-
-        Raises SegmentGone if the object does not exist. Raises CorruptionError if it has another size than in the
-        catalog, or if too few bytes came.
-        """
+        """Return the bytes in ``found``, the store's answer to :meth:`request`."""
         row = self.segment.row
         return memoryview(_checked(tp, self.request(), row, found, row.size).body)
 
@@ -179,8 +173,7 @@ def fetches(
 def read_range(tp: TopicPartition, key: str, row: Row, start: int, end: int, size: int) -> Steps[bytes]:  # noqa: PLR0917
     """Return exactly the bytes ``start`` to ``end`` (exclusive) of one of the objects of ``row``.
 
-    ``size``: size of that object. Raises SegmentGone if it does not exist, CorruptionError if it has another size or
-    too few bytes came.
+    ``size``: size of that object.
     """
     wanted = Get(key, start, end)
     return _checked(tp, wanted, row, (yield wanted), size).data

@@ -98,19 +98,11 @@ class RootView:
         self._sent = b""  # the bytes of ``root`` between its PUT and the next GET
 
     def load(self) -> Steps[Root | None]:
-        """Read and return the newest root, None if the partition has no catalog yet. Later GETs are conditional.
-
-        Raises LogDestroyedError if a root that this view or the disk has seen is gone. Raises CorruptionError for
-        damaged, foreign or older content, and for a missing root that the registry proves to have existed.
-        """
+        """Read and return the newest root, None if the partition has no catalog yet. Later GETs are conditional."""
         return (yield from self._asked(self.request()))
 
     def pin(self) -> Steps[CatalogView | None]:
-        """Read the newest root and return the catalog at its version, None if the partition has no root yet.
-
-        Raises LogDestroyedError if a root that this view or the disk has seen is gone. Raises CorruptionError for
-        damaged, foreign or older content, and for a missing root that the registry proves to have existed.
-        """
+        """Read the newest root and return the catalog at its version, None if the partition has no root yet."""
         return self._pin((yield from self._asked(self.request())))
 
     def request(self) -> Get:

@@ -59,9 +59,7 @@ def root_body(root: Root) -> bytes:
 
 
 def load_roots(ids: TopicIds, partitions: Sequence[int]) -> Steps[dict[int, Root | None]]:
-    """Return the roots of ``partitions``, by number, None for a missing one. Raises CorruptionError for a damaged
-    one.
-    """
+    """Return the roots of ``partitions``, by number, None for a missing one."""
     found: dict[int, Root | None] = {}
     for group in _groups(partitions):
         keys = [root_key(ids.topic_id, partition) for partition in group]

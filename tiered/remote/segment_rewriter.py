@@ -247,8 +247,7 @@ class SegmentOutput:
         """Store and verify ``.log`` and ``.idx``, and return the row of the new segment. Commits nothing.
 
         The arguments are the transaction index, producer snapshot and leader epochs for the bundle. Without batches
-        nothing is stored, and the row covers the offsets without any object. Raises CorruptionError if the store has
-        other bytes than were sent, and the store's errors.
+        nothing is stored, and the row covers the offsets without any object.
         """
         context, stats = self._context, self.stats
         if not self._log.size:

@@ -228,10 +228,7 @@ def hand_over(ids: TopicIds, partitions: Sequence[int], to: str, owner: str) -> 
 
 
 def load_views(views: Sequence[SinkView]) -> Steps[None]:
-    """Read the newest roots of all views, in groups. The GET is conditional for a root that was read before.
-
-    Raises LogDestroyedError if a partition has no root.
-    """
+    """Read the newest roots of all views, in groups. The GET is conditional for a root that was read before."""
     for at in range(0, len(views), ROOTS_TOGETHER):
         group = views[at : at + ROOTS_TOGETHER]
         answers = yield Together(tuple([view.request() for view in group]))
@@ -367,9 +364,7 @@ def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision]:
 
 
 def read_decision(key: str) -> Steps[Decision | None]:
-    """Return the decision stored under ``key``, None without one. Raises CorruptionError for an unreadable one, with a
-    hint for the sink's operator.
-    """
+    """Return the decision stored under ``key``, None without one."""
     (decision,) = yield from read_decisions([key])
     return decision
 

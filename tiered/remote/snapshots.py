@@ -148,10 +148,7 @@ class Past:
         self._found: KeptRoot | None = None
 
     def pin(self) -> Steps[CatalogView]:
-        """Return the catalog of the selected version. Later calls return the same version. No lease is written.
-
-        Raises NotFoundError if no root of it is stored, or if garbage collection has deleted objects that it names.
-        """
+        """Return the catalog of the selected version. Later calls return the same version. No lease is written."""
         return CatalogView.from_root((yield from self.choose()).root, self._pages)
 
     def choose(self) -> Steps[KeptRoot]:
@@ -381,10 +378,7 @@ def survey_snapshots(view: RootView) -> Steps[tuple[list[KeptRoot], dict[str, Co
 
 
 def delete_snapshot(view: RootView, name: str) -> Steps[None]:
-    """Delete the snapshot that exists now, if any. Later collections delete the objects that only it protected.
-
-    Raises RemotePermissionError, RemoteUnavailableError, CommitUnknownError (it may or may not be deleted).
-    """
+    """Delete the snapshot that exists now, if any. Later collections delete the objects that only it protected."""
     key = snap_key(view.topic_id, view.partition, name)
     place = yield from _place(key)
     if place.held:  # a lost race means that another call deleted it, or made a later one: both are fine
@@ -409,10 +403,7 @@ def _place(key: str) -> Steps[_NamedObject]:
 
 
 def _swap(view: RootView, key: str, body: bytes, etag: str) -> Steps[str | None]:
-    """Put ``body`` in place of the object with ``etag``. Return the new ETag, None if another call was first.
-
-    Raises CommitUnknownError if ``body`` may or may not be stored, RemoteUnavailableError if it is not.
-    """
+    """Put ``body`` in place of the object with ``etag``. Return the new ETag, None if another call was first."""
     hint = f"what is under {key} may still change: `tiered snapshot list` shows it; nothing else was changed"
     cell: Cell[bytes | None] = Cell(key, view.name, read_cell(key, stored_bytes, MAX_OBJECT_BYTES), _is_body, hint)
     deadline = yield from deadline_after(SNAPSHOT_DEADLINE_MS)

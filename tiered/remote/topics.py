@@ -330,10 +330,7 @@ def check_successor(name: str, seen: TopicEntry | None, entry: TopicEntry | None
 
 
 def load_topic(name: str) -> Steps[TopicEntry | None]:
-    """Return a topic's registry entry, also while it is being deleted. None if it is not registered or was deleted.
-
-    Raises CorruptionError if the entry cannot be read, ConfigError if a newer release wrote it.
-    """
+    """Return a topic's registry entry, also while it is being deleted. None if it is not registered or was deleted."""
     entry = yield from load_entry(name)
     return None if entry is None or entry.state == STATE_DELETED else entry
 

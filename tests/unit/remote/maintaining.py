@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-
 from tests.support.remote_face import RemoteFace
 from tests.unit.remote import building
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog
-from tests.unit.remote.recording import Answer, RecordingStore
+from tests.unit.remote.recording import RecordingStore
 from tiered.config import TopicConfig
 from tiered.format.keys import partition_prefix
 from tiered.format.root import Root
@@ -16,7 +13,7 @@ from tiered.model import TopicPartition
 from tiered.plan.invariants import check_root
 from tiered.plan.maintenance import ROUTINE, MaintenanceAction, MaintenanceKind, MaintenancePlan
 from tiered.remote.maintain import ActionResult, Maintainer
-from tiered.store.base import List, ListPage, Outcome, StoreRequest
+from tiered.store.base import List, ListPage
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
@@ -66,22 +63,6 @@ class Bucket:
     @property
     def ranges(self) -> list[tuple[int, int]]:
         return [(row.base, row.next) for row in self.root.rows]
-
-
-class Cut(Exception):
-    """The process is gone."""
-
-
-def cut_after(count: int) -> Answer:
-    """The request after ``count`` others is not answered, nor carried out."""
-    left = itertools.count(count, -1)
-
-    def answer(_: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
-        if next(left) <= 0:
-            raise Cut
-        return carry_out()
-
-    return answer
 
 
 def offsets(face: RemoteFace, start: int = 0) -> list[int]:

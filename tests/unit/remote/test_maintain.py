@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tests.unit.remote.building import FIRST_MS, TRUSTED, batches, seal
-from tests.unit.remote.maintaining import Bucket, Cut, cut_after, offsets
+from tests.unit.remote.maintaining import Bucket, offsets
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, FencedError
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
@@ -71,18 +70,6 @@ def test_rows_that_others_changed_are_left_as_they_are(bucket: Bucket) -> None:
     assert bucket.ranges == [(0, 500)]
 
 
-def test_bug_10_a_maintainer_that_was_fenced_commits_nothing(bucket: Bucket) -> None:
-    """Its outputs are orphans of a dead epoch."""
-    first, second = bucket.maintainer(), bucket.maintainer(owner="m:2")
-    (action,) = bucket.plan(first).actions
-    bucket.run(first, bucket.plan(first, begin_at=10).actions[0])
-    bucket.run(second, bucket.plan(second, begin_at=20).actions[0])
-    with pytest.raises(FencedError):
-        bucket.run(first, action)
-    assert len(bucket.ranges) == 5
-    assert bucket.root.start_offset == 20
-
-
 @pytest.mark.parametrize("taken_over", [True, False])
 def test_an_output_that_is_gone_before_it_is_looked_at(bucket: Bucket, taken_over: bool) -> None:
     """Who has the claim now may have swept it; else the store has lost it."""
@@ -134,30 +121,6 @@ def test_a_plan_beside_a_maintainer_that_collects_leaves_it_to_a_later_plan(buck
 
     bucket.store.answer = collected
     assert bucket.plan(bucket.maintainer(COMPACT), MaintenanceKind.COMPACT).actions == ()
-
-
-def test_a_compaction_that_was_cut_short_is_taken_up_again(bucket: Bucket) -> None:
-    """Wherever it ends, each group is as it was or cleaned, and the next maintainer finishes."""
-    wanted = list(range(493, 500))
-    for cut in range(1, 60):
-        each = Bucket()
-        config = TopicConfig(cleanup_policy="compact", segment_bytes=6000)
-        maintainer = each.maintainer(config)
-        (action,) = each.plan(maintainer).actions
-        ended = False
-        with contextlib.suppress(Cut):
-            each.store.answer = cut_after(cut)
-            each.run(maintainer, action)
-            ended = True
-        each.store.answer = None
-        if ended:
-            break
-        assert offsets(each.face())[-7:] == wanted
-        other = each.maintainer(config, "m:2")
-        for due in each.plan(other).actions:
-            each.run(other, due)
-        assert offsets(each.face()) == wanted, cut
-    assert cut > 20
 
 
 # -- readers ---------------------------------------------------------------------------------------------------------

@@ -61,8 +61,7 @@ def write_line(root: Root, fields: Mapping[str, object], *, must: bool = False) 
 def note_destroyed(topic_id: UUID, partition: int, fields: Mapping[str, object]) -> Steps[None]:
     """Store the audit line ``destroyed``, before a partition or its leftover objects are deleted.
 
-    ``fields``: further JSON fields of the line. Raises RemoteUnavailableError, RemotePermissionError: nothing was
-    deleted yet.
+    ``fields``: further JSON fields of the line.
     """
     key = gc_audit_key(topic_id, partition, DESTROYED, (yield NewId()))
     put = yield from _line(key, topic_id, partition, {"destroyed": True, **fields})
@@ -78,8 +77,6 @@ def announce_decisions(keys: Sequence[str]) -> Steps[None]:
     """Store an audit line about the sink decisions ``keys``, before a sweep deletes them.
 
     The line has their number and at most ``AUDITED_KEYS`` of the keys.
-
-    Raises RemoteUnavailableError, RemotePermissionError: nothing was deleted yet.
     """
     line = {"at_ms": (yield Now()).now_ms, "decisions": len(keys), "keys": list(keys[:AUDITED_KEYS])}
     body = json.dumps(line).encode() + b"\n"
@@ -87,10 +84,7 @@ def announce_decisions(keys: Sequence[str]) -> Steps[None]:
 
 
 def was_destroyed(topic_id: UUID, partition: int) -> Steps[bool]:
-    """Return True if an audit line proves that the partition was destroyed. Costs one LIST of one key.
-
-    Raises RemotePermissionError if the role may not list audit lines.
-    """
+    """Return True if an audit line proves that the partition was destroyed. Costs one LIST of one key."""
     prefix = gc_audit_prefix(topic_id, partition)
     page = yield from list_page(prefix, gc_audit_key(topic_id, partition, DESTROYED - 1, "f" * 32), 1)
     return any(parse_gc_audit_key(entry.key) == DESTROYED for entry in page.entries)

@@ -23,7 +23,6 @@ from tiered.remote.catalog import Catalog
 from tiered.remote.conditional_put import COMMIT_DEADLINE_MS, deadline_after
 from tiered.remote.roots import TopicIds, make_roots
 from tiered.remote.sink_commit import Sink, hand_over, put_decision, read_decision
-from tiered.store.base import Outcome, Put, StoreRequest
 from tiered.store.driver import drive
 from tiered.testing.clock import FakeClock
 
@@ -103,51 +102,6 @@ def test_a_clock_far_ahead_is_refused_once_the_store_was_asked() -> None:
     with pytest.raises(ConfigError, match="later than the store's clock"):
         drive(world.store, sink.commit_staged(decision), clock=ahead, ids=world.ids)
     assert len(world.store.puts) == puts
-
-
-class Crash(Exception):
-    pass
-
-
-class Crashing(ScriptedStore):
-    """Raises before or after the PUT of a number."""
-
-    def __init__(self, world: World, number: int, *, after: bool) -> None:
-        super().__init__(world.clock)
-        self.inner = world.store.inner
-        self.number, self.after = number, after
-
-    def execute(self, request: StoreRequest) -> Outcome:
-        if isinstance(request, Put) and len(self.puts) == self.number:
-            if self.after:
-                super().execute(request)
-            raise Crash
-        return super().execute(request)
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("number", range(4))
-def test_a_batch_that_was_cut_anywhere_is_in_each_partition_once_after_a_replay(number: int, after: bool) -> None:
-    world = made()
-    whole = world.store
-    world.store = Crashing(world, number, after=after)
-
-    def work() -> None:
-        sink = Sink("driver:1", NAMES)
-        world.run(sink.commit_staged(world.run(sink.decide(decided("q", 0, 0, 1, 2)))))
-
-    with pytest.raises(Crash):
-        work()
-    world.store = whole
-    other = Sink("driver:2", NAMES)
-    decision = world.run(other.decide(decided("q", 0, 0, 1, 2, first=500)))
-    world.run(other.commit_staged(decision))
-    for partition in range(3):
-        root = root_of(world, partition)
-        assert [(row.base, row.next) for row in root.rows] == [(0, 3), (3, 5)]
-        assert [row._replace(base=0, next=row.records, claim_epoch=0, leader_epoch=-1) for row in root.rows] == list(
-            decision.partitions[TOPIC_ID, partition]
-        )
 
 
 def test_nothing_is_decided_while_a_local_log_owns_a_partition() -> None:

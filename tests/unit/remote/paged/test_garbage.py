@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
-import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.unit.remote.building import TRUSTED
 from tests.unit.remote.catalog.script import TOPIC_ID
-from tests.unit.remote.paged.collecting import PREFIX, TINY, Place
+from tests.unit.remote.paged.collecting import PREFIX, Place
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.format.keys import PageName, Role, index_key, join_uid, page_key, pin_key, segment_key
@@ -100,59 +97,6 @@ def test_what_a_clock_that_is_behind_trimmed_has_its_grace(place: Place) -> None
     place.wait(1000)
     assert place.collect().entries > 0
     assert place.keys == place.named
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_bug_3_nothing_that_a_root_names_ever_goes_and_nothing_else_stays(seed: int) -> None:
-    place, dice = Place(), random.Random(seed)
-    for _ in range(60):
-        roll = dice.random()
-        if roll < 0.5:
-            place.append(dice.randint(1, 6))
-        elif roll < 0.65 and place.end:
-            start = place.root.start_offset
-            place.trim(dice.randint(start, start + (place.end - start) // 2))
-        elif roll < 0.8 and len(rows := place.rows()) > 3:
-            at = dice.randrange(len(rows) - 2)
-            place.replace(*rows[at : at + dice.randint(1, 3)])
-        elif roll < 0.9:
-            place.wait(dice.choice([DAY_MS // 3, DAY_MS]))
-        else:
-            place.collect()
-        assert place.named <= place.keys
-    for _ in range(2):
-        place.wait()
-        place.collect()
-    assert len(place.root.trash) == 0
-    assert place.keys == place.named
-
-
-def test_a_cycle_that_was_cut_short_is_repeated_to_the_same_end() -> None:
-    for cut in itertools.count(1):
-        place = Place()
-        place.append(50)
-        place.replace(*place.rows()[3:6])
-        place.trim(333)
-        place.wait()
-        left = itertools.count(cut, -1)
-
-        def answer(_: StoreRequest, carry_out: Callable[[], Outcome], left: Iterator[int] = left) -> Outcome:
-            if next(left) <= 0:
-                raise KeyboardInterrupt
-            return carry_out()
-
-        place.store.answer = answer
-        with contextlib.suppress(KeyboardInterrupt):
-            place.collect()
-            break
-        place.store.answer = None
-        assert place.named <= place.keys
-        place.maintainer = place.desk("m2", TINY)
-        place.maintainer.maintain()
-        place.collect()
-        assert len(place.root.trash) == 0
-        assert place.keys == place.named, cut
-    assert cut > 10
 
 
 def test_what_a_snapshot_holds_costs_neither_a_version_nor_a_line_a_round(place: Place) -> None:

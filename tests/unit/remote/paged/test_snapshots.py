@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 
 from tests.unit.remote.catalog.script import TOPIC_ID
 from tests.unit.remote.paged.collecting import PREFIX, Place
 from tiered.check.remote import check_kept
-from tiered.errors import CommitUnknownError, CorruptionError, NotFoundError, RemoteUnavailableError
+from tiered.errors import CommitUnknownError, ConfigError, CorruptionError, NotFoundError, RemoteUnavailableError
 from tiered.format.kernels import crc32c
 from tiered.format.keys import snap_key
 from tiered.format.root import (
@@ -32,6 +33,7 @@ from tiered.store.base import (
     Delete,
     Get,
     Match,
+    Missing,
     Object,
     Outcome,
     Put,
@@ -242,3 +244,26 @@ def test_one_that_is_deleted_while_a_sweep_reads_it_holds_nothing(then: str) -> 
     else:
         place.world.run(drop_kept(view(), taken, left))
     assert left == {"a": 1}
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_snapshot_whose_answer_was_lost_is_there_or_not_known(landed: bool) -> None:
+    place = Place()
+    place.append(5)
+
+    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        if isinstance(request, Put) and request.key.startswith(f"{PREFIX}snap/"):
+            if landed:
+                carry_out()
+            return PutResult(PutStatus.UNKNOWN, cause="timeout")
+        return carry_out()
+
+    place.store.answer = answer
+    if landed:
+        assert place.world.run(create_snapshot(view(), NAME)) == place.root
+        with pytest.raises(ConfigError, match="has a snapshot nightly already"):
+            place.world.run(create_snapshot(view(), NAME))
+    else:
+        with pytest.raises(CommitUnknownError, match="timeout"):
+            place.world.run(create_snapshot(view(), NAME))
+        assert isinstance(place.store.inner.execute(Get(snap_key(TOPIC_ID, 0, NAME))), Missing)
