@@ -149,9 +149,7 @@ def test_check_lists_it_in_both_tiers(world: World) -> None:
 
 def test_a_clock_that_is_400_days_ahead_expires_nothing(world: World) -> None:
     ahead = FakeClock(world.clock.now_ms() + 400 * DAY_MS)
-    actions, notes = world.planned(ahead, retention_ms=30 * DAY_MS)
-    assert actions == ()
-    assert notes[0].startswith(f"this machine's clock is {400 * DAY_MS} ms ahead of the store's")
+    assert world.planned(ahead, retention_ms=30 * DAY_MS)[0] == ()
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
