@@ -31,6 +31,7 @@ from tiered.format.coordinator_records import (
 from tiered.format.kernels import Record
 from tiered.inspect.items import Content
 from tiered.model import Position
+from tiered.plan import transactions
 from tiered.plan.transactions import TransactionChange, TransactionCoordinator
 
 DELETED = "<DELETE>"
@@ -83,7 +84,7 @@ def test_a_broker_s_log_replays_into_its_last_states(kafka_fixtures: Path) -> No
     # One transaction was left open on purpose; all others are decided.
     assert [(s.state, s.partitions) for _, s in coordinator.transactions() if s.state is TxnState.ONGOING]
     unfinished = {name for name, state in expected.items() if state in (1, 2, 3)}
-    assert {step.transactional_id for step in coordinator.recover()} == unfinished
+    assert set(coordinator.unfinished()) == unfinished
 
 
 def test_positions_and_groups_of_the_broker(kafka_fixtures: Path) -> None:
@@ -146,9 +147,10 @@ def test_no_transaction_that_is_cut_or_longer_is_read(kafka_fixtures: Path) -> N
             decode_transaction(record.value + b"\0")
 
 
-def test_the_coordinator_writes_what_the_broker_wrote(kafka_fixtures: Path) -> None:
+def test_the_coordinator_writes_what_the_broker_wrote(kafka_fixtures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each change of the broker, asked of ours: the same record, byte for byte."""
-    ours = TransactionCoordinator(max_timeout_ms=86_400_000)
+    monkeypatch.setattr(transactions, "MAX_TIMEOUT_MS", 86_400_000)
+    ours = TransactionCoordinator()
     counts: dict[TxnState, int] = {}
     for record in records_of(kafka_fixtures, "__transaction_state-0"):
         assert record.key is not None

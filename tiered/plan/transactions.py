@@ -45,10 +45,10 @@ PREPARED = {
 DEFAULT_TIMEOUT_MS = 60_000
 """Kafka's ``transaction.timeout.ms``: the coordinator may abort a transaction that is open longer."""
 
-DEFAULT_MAX_TIMEOUT_MS = 900_000
+MAX_TIMEOUT_MS = 900_000
 """Kafka's ``transaction.max.timeout.ms``."""
 
-DEFAULT_ID_EXPIRATION_MS = 604_800_000
+ID_EXPIRATION_MS = 604_800_000
 """Kafka's ``transactional.id.expiration.ms``: an unused id is deleted after a week."""
 
 MAX_PARTITIONS = 100_000
@@ -88,27 +88,13 @@ class TxnMarker(NamedTuple):
     abort: bool
 
 
-def check_timeout(timeout_ms: int, most_ms: int = DEFAULT_MAX_TIMEOUT_MS) -> None:
-    """Raise ConfigError if ``timeout_ms`` is not positive or above ``most_ms``."""
-    if not 0 < timeout_ms <= most_ms:
+def check_timeout(timeout_ms: int) -> None:
+    """Raise ConfigError if ``timeout_ms`` is not positive or above ``MAX_TIMEOUT_MS``."""
+    if not 0 < timeout_ms <= MAX_TIMEOUT_MS:
         raise ConfigError(
-            f"transaction timeout of {timeout_ms} ms is not in 1..{most_ms}",
-            hint=f"pass a timeout above 0 and of at most {most_ms // 1000} s",
+            f"transaction timeout of {timeout_ms} ms is not in 1..{MAX_TIMEOUT_MS}",
+            hint=f"pass a timeout above 0 and of at most {MAX_TIMEOUT_MS // 1000} s",
         )
-
-
-class UnfinishedTransaction(NamedTuple):
-    """Transaction that was unfinished when its log was opened.
-
-    The caller calls ``fence`` unless ``is_decided``, then writes the markers, then calls ``complete``.
-    """
-
-    transactional_id: str
-    state: TxnState
-
-    @property
-    def is_decided(self) -> bool:
-        return self.state in PREPARED
 
 
 class TransactionCoordinator:
@@ -117,16 +103,8 @@ class TransactionCoordinator:
     ``epoch``: coordinator epoch for markers. It must not fall: a partition refuses markers of an older coordinator.
     """
 
-    def __init__(
-        self,
-        *,
-        epoch: int = 0,
-        max_timeout_ms: int = DEFAULT_MAX_TIMEOUT_MS,
-        id_expiration_ms: int = DEFAULT_ID_EXPIRATION_MS,
-    ) -> None:
+    def __init__(self, *, epoch: int = 0) -> None:
         self.epoch = epoch
-        self._max_timeout_ms = max_timeout_ms
-        self._id_expiration_ms = id_expiration_ms
         self._txns: dict[str, TxnValue] = {}
         self._at_work: set[str] = set()  # ids whose transaction is open or being ended: few of many
         self._greatest_producer_id = NO_ID
@@ -187,7 +165,7 @@ class TransactionCoordinator:
         ConfigError for a wrong timeout or id. Raises InvalidTxnStateError while a transaction of the id is open or is
         not complete.
         """
-        check_timeout(timeout_ms, self._max_timeout_ms)
+        check_timeout(timeout_ms)
         before = self._txns.get(transactional_id)
         if before is None:
             encode_transaction_key(transactional_id)  # refuses an impossible id now, not when its record is written
@@ -225,7 +203,7 @@ class TransactionCoordinator:
         ProducerFencedError for an outdated producer, and ConfigError for too many partitions. Raises
         InvalidTxnStateError for an unknown id, and while the last transaction is decided but not complete.
         """
-        before = self._owned(transactional_id, producer_id, producer_epoch)
+        before = self.check_owner(transactional_id, producer_id, producer_epoch)
         known = set(before.partitions or ()) if before.state is TxnState.ONGOING else set()
         wanted = known.union(partitions)
         if before.state not in (*_AT_REST, TxnState.ONGOING):
@@ -283,13 +261,6 @@ class TransactionCoordinator:
             return producer_epoch >= txn.producer_epoch  # the end of a transaction raises it
         return producer_id == txn.next_producer_id != NO_ID
 
-    def check_owner(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
-        """Raise ProducerFencedError unless this producer id and epoch are current for the transactional id.
-
-        Raise InvalidTxnStateError for an unknown id.
-        """
-        self._owned(transactional_id, producer_id, producer_epoch)
-
     def prepare(
         self,
         transactional_id: str,
@@ -309,7 +280,7 @@ class TransactionCoordinator:
         before = self._txns.get(transactional_id)
         if before is not None and self._is_repetition(before, commit, producer_id, producer_epoch):
             return None
-        before = self._owned(transactional_id, producer_id, producer_epoch)
+        before = self.check_owner(transactional_id, producer_id, producer_epoch)
         if before.state is not TxnState.ONGOING:
             raise self._wrong(transactional_id, before, "has no open transaction to end", "begin one first")
         raises_epoch = before.client_version >= EPOCH_RAISING_VERSION
@@ -400,13 +371,13 @@ class TransactionCoordinator:
         )
         return TransactionChange(transactional_id, before, after)
 
-    def recover(self) -> tuple[UnfinishedTransaction, ...]:
-        """Return the unfinished transactions, sorted by id. Call this after ``replay`` of the whole transaction log.
+    def unfinished(self) -> list[str]:
+        """Return the ids of the unfinished transactions, sorted. Call this after ``replay`` of the whole log.
 
         The caller ends them after a crash. It completes a decided one, because some of its markers may be written. It
         aborts an open one, because its process is gone.
         """
-        return tuple(UnfinishedTransaction(name, self._txns[name].state) for name in sorted(self._at_work))
+        return sorted(self._at_work)
 
     def overdue(self, now_ms: int) -> list[str]:
         """Return the ids whose transaction has been open for longer than its timeout. The caller fences them."""
@@ -425,7 +396,7 @@ class TransactionCoordinator:
     def forget_id(self, transactional_id: str, now_ms: int) -> TransactionChange | None:
         """Return the change that deletes one id; None if it is unknown, in a transaction, or not expired."""
         txn = self._txns.get(transactional_id)
-        if txn is None or txn.state not in _AT_REST or now_ms - txn.last_update_ms < self._id_expiration_ms:
+        if txn is None or txn.state not in _AT_REST or now_ms - txn.last_update_ms < ID_EXPIRATION_MS:
             return None
         return TransactionChange(transactional_id, txn, None)
 
@@ -439,7 +410,12 @@ class TransactionCoordinator:
             )
         return txn
 
-    def _owned(self, transactional_id: str, producer_id: int, producer_epoch: int) -> TxnValue:
+    def check_owner(self, transactional_id: str, producer_id: int, producer_epoch: int) -> TxnValue:
+        """Return the state of the transactional id.
+
+        Raises ProducerFencedError unless this producer id and epoch are current for it, and InvalidTxnStateError for an
+        unknown id.
+        """
         txn = self._known(transactional_id)
         if (txn.producer_id, txn.producer_epoch) != (producer_id, producer_epoch):
             raise ProducerFencedError(

@@ -46,7 +46,7 @@ from tiered.local.partition.write_log import WriteLog
 from tiered.local.transactions.group_positions import GroupPositions
 from tiered.local.transactions.state_log import LEAST_ID, PartitionHost, ProducerIds, StateLog
 from tiered.model import TopicPartition
-from tiered.plan.transactions import DEFAULT_TIMEOUT_MS, TransactionChange, TransactionCoordinator, TxnMarker
+from tiered.plan.transactions import DEFAULT_TIMEOUT_MS, PREPARED, TransactionChange, TransactionCoordinator, TxnMarker
 from tiered.plan.visibility import OpenTxn
 
 LOGGER = logging.getLogger("tiered.local")
@@ -279,7 +279,8 @@ class Transactions:
         if coordinator is None:
             return
         with self._lock:
-            due = coordinator.overdue(now_ms) + [each[0] for each in coordinator.recover() if each.is_decided]
+            decided = [name for name in coordinator.unfinished() if coordinator.state(name) in PREPARED]
+            due = coordinator.overdue(now_ms) + decided
             if not 0 <= now_ms - self._forgotten_ms < FORGET_EVERY_MS:
                 self._forgotten_ms = now_ms
                 due += [step.transactional_id for step in coordinator.forget(now_ms)]
@@ -330,7 +331,7 @@ class Transactions:
 
     def _unfinished(self, coordinator: TransactionCoordinator) -> list[str]:
         with self._lock:
-            return [unfinished.transactional_id for unfinished in coordinator.recover()]
+            return coordinator.unfinished()
 
     def _check_open(self, name: str) -> None:
         if self._ending:

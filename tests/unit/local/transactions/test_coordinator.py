@@ -10,7 +10,7 @@ import pytest
 from tiered.errors import ConfigError, InvalidTxnStateError, ProducerFencedError
 from tiered.format.coordinator_records import TxnState, TxnValue
 from tiered.model import NewRecord, TopicPartition
-from tiered.plan.transactions import TransactionChange, TransactionCoordinator, TxnMarker, UnfinishedTransaction
+from tiered.plan.transactions import MAX_TIMEOUT_MS, TransactionChange, TransactionCoordinator, TxnMarker
 
 ID = "orders-writer"
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -138,18 +138,16 @@ def test_an_answer_that_was_lost_is_asked_again(version: int, commit: bool) -> N
 @pytest.mark.parametrize("state", ALL)
 def test_what_a_start_after_a_crash_must_do(state: TxnState) -> None:
     again = at(state).reopened()
-    unfinished = again.recover()
     if state in (TxnState.DEAD, TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT):
-        assert unfinished == ()
+        assert again.unfinished() == []
         return
-    assert unfinished == (UnfinishedTransaction(ID, state),)
-    assert unfinished[0].is_decided is (state is not TxnState.ONGOING)
-    if not unfinished[0].is_decided:
+    assert again.unfinished() == [ID]
+    if state is TxnState.ONGOING:
         again.apply(again.fence(ID, now_ms=9))
     (owed,) = again.markers(ID)
     assert owed == TxnMarker(A0, 0, 1, 2, state is not TxnState.PREPARE_COMMIT)
     again.apply(again.complete(ID, now_ms=9))
-    assert again.recover() == ()
+    assert again.unfinished() == []
     again.apply(again.init(ID, new_producer_id=4, now_ms=9))
     assert again.find(ID) == TxnValue(0, 2, 60_000, TxnState.EMPTY, None, 9, client_version=2)
 
@@ -165,8 +163,8 @@ def test_two_steps_from_one_state_do_not_both_happen() -> None:
 
 
 def test_impossible_calls() -> None:
-    c = TransactionCoordinator(max_timeout_ms=100)
-    for timeout_ms in (0, 101):
+    c = TransactionCoordinator()
+    for timeout_ms in (0, MAX_TIMEOUT_MS + 1):
         with pytest.raises(ConfigError, match="timeout"):
             c.init(ID, new_producer_id=0, now_ms=0, timeout_ms=timeout_ms)
     for transactional_id in ("", "x" * 32_768):
@@ -182,7 +180,7 @@ def test_a_fencing_that_an_older_coordinator_left_is_an_abort() -> None:
     txn = d.coordinator.find(ID)
     assert txn is not None
     d.do(TransactionChange(ID, txn, TxnValue(0, 0, 60_000, TxnState.PREPARE_EPOCH_FENCE, (A0,), 1000, 1000)))
-    assert [u.is_decided for u in d.coordinator.recover()] == [False]
+    assert d.coordinator.unfinished() == [ID]
     d.do(d.coordinator.fence(ID, now_ms=1000))
     assert d.coordinator.state(ID) is TxnState.PREPARE_ABORT
     d.do(TransactionChange(ID, d.coordinator.find(ID), TxnValue(0, 0, 60_000, TxnState.DEAD)))
