@@ -98,7 +98,7 @@ class Twins:
         assert (ours is None) == (theirs is None)
         if ours is not None and isinstance(theirs, CleaningReport):
             assert theirs.end_offset == ours.end_offset
-            assert theirs.dropped == ours.dropped
+            assert theirs.records_written == ours.records_written
         self.compare()
 
     def theirs(self) -> object | None:

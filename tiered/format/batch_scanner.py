@@ -191,16 +191,6 @@ class BatchWalk:
             pace.since, pace.largest = found.since, found.largest
         return found
 
-    def pass_by(self, span: BatchPosition) -> None:
-        """Skip the batches in the range ``span``, which an earlier walk verified.
-
-        Raises the error of ``damage`` if their offsets do not follow, or leave the range of the segment.
-        """
-        if span.base_offset < self.expected or span.last_offset >= self._limit:
-            raise self._misplaced(span.base_offset, span.last_offset)
-        self.position += span.size
-        self.expected = span.last_offset + 1
-
     def can_verify_from(self, offset: int) -> bool:
         """Return True if all later batches begin at or after ``offset``, so that :meth:`verified` can check many at
         once.

@@ -232,18 +232,11 @@ class KeyTable:
         return None
 
     def count_superseded_from(self, start: int) -> None:
-        """Prepare the table to count, from offset ``start`` on, records that a newer record of their key supersedes.
+        """Prepare the table to note, from offset ``start`` on, records that a newer record of their key supersedes.
 
-        :meth:`superseded` returns the counts. The caller promises that each later batch adds all its keyed records from
-        ``start`` on, or none. Only the compiled table counts, within its memory limit.
+        :meth:`filter_run` then needs no look-up of these records. The caller promises that each later batch adds all
+        its keyed records from ``start`` on, or none. Only the compiled table notes them, within its memory limit.
         """
-
-    def superseded(self, start: int, end: int) -> int:
-        """Return how many records at offsets ``start`` to ``end`` (exclusive) have a newer record of their key.
-
-        -1: unknown, as always in this twin.
-        """
-        return -1
 
     def put_run(self, batches: Buffer, start: int) -> RunKeysResult | None:
         """Set the newest offset of each key in consecutive verified v2 batches, until the table is full.

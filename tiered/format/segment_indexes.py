@@ -136,12 +136,6 @@ class _Index(ABC):
         """Remove every entry with an offset >= ``offset``."""
         self._cut(bisect.bisect_left(self._relatives, offset - self.base_offset))
 
-    def _drop(self, column: array[int], key: int) -> None:
-        i = bisect.bisect_left(column, key)
-        if i < len(column) and column[i] == key:
-            del self._relatives[i]
-            del self._values[i]
-
     def _cut(self, n: int) -> None:
         del self._relatives[n:]
         del self._values[n:]
@@ -209,10 +203,6 @@ class OffsetIndex(_Index):
         self._relatives.extend(found[0::2])
         self._values.extend(found[1::2])
 
-    def drop(self, offset: int) -> None:
-        """Remove the entry of ``offset``, if any. Lookups from there then begin at an earlier entry."""
-        self._drop(self._relatives, offset - self.base_offset)
-
     def is_sane(self, log_size_bytes: int | None = None) -> bool:
         """Return True if offsets rise strictly from the base and positions rise strictly inside the ``.log``.
 
@@ -276,10 +266,6 @@ class TimeIndex(_Index):
         self._values.append(timestamp)
         self._relatives.append(relative)
         return _TIME_ENTRY.pack(timestamp, relative)
-
-    def drop(self, timestamp: int) -> None:
-        """Remove the entry of ``timestamp``, if any. Lookups from there then begin at an earlier entry."""
-        self._drop(self._values, timestamp)
 
     def is_sane(self, end_offset: int | None = None) -> bool:
         """Return True if timestamps rise strictly and offsets never fall, from the base offset to ``end_offset``

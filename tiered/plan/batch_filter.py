@@ -15,8 +15,6 @@ gets a delete horizon unless it has one: a round never removes a record that it 
 
 from __future__ import annotations
 
-import enum
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -36,38 +34,19 @@ from tiered.format.kernel_values import BatchFilterResult, RunFilterResult
 from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.model import AbortedTxn
-from tiered.plan.offset_map import NOTHING_BEFORE, CleanedTxns, OffsetMap, PassedRun, TxnsBefore
+from tiered.plan.offset_map import NOTHING_BEFORE, CleanedTxns, OffsetMap, TxnsBefore
 
 _LEGACY_MAGICS = 2  # 0 and 1
 
 
-class Dropped(enum.Enum):
-    """Reasons for removing a record. Logs and metrics contain the values."""
-
-    SUPERSEDED = "superseded"
-    TOMBSTONE = "tombstone"
-    ABORTED = "aborted"
-    MARKER = "marker"
-    NO_KEY = "no key"
-
-
 @dataclass(slots=True)
 class CleaningStats:
-    """Counts of one cleaning round: input, output, and removed records by reason (``dropped``).
+    """Counts of one cleaning round. ``bytes_written``: all batches that stay, also those of an unchanged segment."""
 
-    ``bytes_written``: bytes of all batches that stay, also of those left in an unchanged segment.
-    ``batches_emptied``: batches that stay without records. ``horizons_set``: batches that got a delete horizon.
-    """
-
-    batches_read: int = 0
     records_read: int = 0
     bytes_read: int = 0
-    batches_rebuilt: int = 0
-    batches_emptied: int = 0
-    horizons_set: int = 0
     records_written: int = 0
     bytes_written: int = 0
-    dropped: Counter[Dropped] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -88,7 +67,6 @@ class CleaningReport:
     bytes_read: int = 0
     bytes_written: int = 0
     groups: list[tuple[int, ...]] = field(default_factory=list)
-    dropped: Counter[Dropped] = field(default_factory=Counter)
 
     def conclude(self, stats: CleaningStats, offset_map: OffsetMap) -> None:
         """Copy into this report the filter's counts, and the end offset and fill level of ``offset_map``.
@@ -98,7 +76,6 @@ class CleaningReport:
         self.keys, self.utilization = len(offset_map), len(offset_map) / offset_map.capacity
         self.records_read, self.records_written = stats.records_read, stats.records_written
         self.bytes_read, self.bytes_written = self.bytes_read + stats.bytes_read, stats.bytes_written
-        self.dropped = stats.dropped
         self.end_offset = offset_map.end_offset
 
 
@@ -209,7 +186,8 @@ class BatchFilter:
             if kept is not None and kept.used:
                 self._behind(first_of(rest)[0].base_offset, kept.next, at)
                 left = self._written(rest[: kept.used] if kept.data is None else kept.data, kept.records)
-                self._count_run(kept)
+                self._txns.advance(kept.next - 1)
+                self._count(kept.used, kept.read)
                 yield CleanedRun(kept.used, left, kept.data is None)
                 at += kept.used
                 rest = batches[at:]
@@ -222,20 +200,6 @@ class BatchFilter:
                 yield CleanedRun(len(batch), b"" if cleaned is None else cleaned, cleaned is batch)
                 at += len(batch)
 
-    def drop_run(self, run: PassedRun) -> CleanedRun:
-        """Count a run of batches as removed, without reading it. Return the result, in which no batch stays.
-
-        Call it only if :meth:`OffsetMap.has_superseded` is True for ``run``. Never call it for the last run of a round,
-        whose last batch may have to stay. Raises CorruptionError if the run overlaps the previous batch.
-        """
-        self._behind(run.base_offset, run.next_offset)
-        self._txns.advance(run.next_offset - 1)
-        self.stats.batches_read += run.batches
-        self.stats.bytes_read += run.size
-        self.stats.records_read += run.records
-        self._count(run.records, 0, 0)
-        return CleanedRun(run.size, b"", False)
-
     def _behind(self, base_offset: int, end: int, position: int = 0) -> None:
         if base_offset < self._end:
             raise CorruptionError(
@@ -245,24 +209,12 @@ class BatchFilter:
             )
         self._end = end
 
-    def _count_run(self, kept: RunFilterResult) -> None:
-        self._txns.advance(kept.next - 1)
-        self.stats.batches_read += kept.batches
-        self.stats.bytes_read += kept.used
-        self.stats.records_read += kept.read
-        self.stats.batches_rebuilt += kept.rebuilt
-        self.stats.horizons_set += kept.horizons
-        self._count(kept.superseded, kept.expired, kept.no_key)
-
     def _clean(self, batch: Buffer, header: BatchHeader) -> Buffer | None:
         self._behind(header.base_offset, header.next_offset)
-        self.stats.batches_read += 1
-        self.stats.bytes_read += header.size_bytes
-        self.stats.records_read += header.records_count
+        self._count(header.size_bytes, header.records_count)
         if header.is_control:
             kept, wants_horizon = self._keep_marker(header, batch)
         elif self._txns.is_aborted(header):
-            self.stats.dropped[Dropped.ABORTED] += header.records_count
             kept, wants_horizon = [], False
         else:
             keeps_tombstones = self._keeps_tombstones(header)
@@ -280,7 +232,6 @@ class BatchFilter:
         idle = self._txns.marker_is_unneeded(header, records[0] if records else None)
         horizon = header.delete_horizon_ms
         if idle and horizon is not None and horizon <= self._now_ms:
-            self.stats.dropped[Dropped.MARKER] += len(records)
             return [], False
         return records, idle and bool(records)
 
@@ -299,31 +250,20 @@ class BatchFilter:
         kept: list[Record] = []
         keep = kept.append
         has_tombstone = False
-        superseded = expired = no_key = 0
         for record in decode_records(batch):
             offset = record.offset
             if offset <= latest:
                 key = record.key
-                if key is None:
-                    no_key += 1
-                    continue
-                if is_superseded(key, offset):
-                    superseded += 1
-                    continue
-                if record.value is None and not keeps_tombstones:
-                    expired += 1
+                if key is None or is_superseded(key, offset) or (record.value is None and not keeps_tombstones):
                     continue
             if record.value is None:
                 has_tombstone = True
             keep(record)
-        self._count(superseded, expired, no_key)
         return kept, has_tombstone
 
-    def _count(self, superseded: int, expired: int, no_key: int) -> None:
-        dropped = self.stats.dropped
-        dropped[Dropped.SUPERSEDED] += superseded
-        dropped[Dropped.TOMBSTONE] += expired
-        dropped[Dropped.NO_KEY] += no_key
+    def _count(self, size: int, records: int) -> None:
+        self.stats.bytes_read += size
+        self.stats.records_read += records
 
     def _written(self, cleaned: Buffer, records: int) -> Buffer:
         self.stats.records_written += records
@@ -331,16 +271,13 @@ class BatchFilter:
         return cleaned
 
     def _write_at_once(self, header: BatchHeader, batch: Buffer, kept: BatchFilterResult) -> Buffer | None:
-        """Count ``kept``, the filter's result. Return the batch with only these records; None if it is removed."""
-        self._count(kept.superseded, kept.expired, kept.no_key)
+        """Return the batch with only the records in ``kept``, the filter's result. None if it is removed."""
         # mutant batch-with-records-stays
         if not kept.records and not self._must_stay(header):
             return None
         if kept.data is None:
             cleaned = batch if kept.records else self._write(header, batch, [], False)
         else:
-            self.stats.batches_rebuilt += 1
-            self.stats.horizons_set += kept.sets_horizon
             cleaned = rebuild_encoded(
                 header,
                 kept.data,
@@ -354,12 +291,8 @@ class BatchFilter:
     def _write(self, header: BatchHeader, batch: Buffer, kept: list[Record], wants_horizon: bool) -> Buffer:
         """Return the batch with only the records ``kept``. ``wants_horizon``: set a delete horizon if it has none."""
         sets_horizon = wants_horizon and header.delete_horizon_ms is None
-        unchanged = len(kept) == header.records_count
-        if unchanged and (not sets_horizon or header.magic < _LEGACY_MAGICS):
+        if len(kept) == header.records_count and (not sets_horizon or header.magic < _LEGACY_MAGICS):
             return batch
-        self.stats.batches_rebuilt += 1
-        self.stats.horizons_set += sets_horizon
-        self.stats.batches_emptied += not kept
         # A changed v0 or v1 message becomes a v2 batch: only that can be empty or carry a horizon.
         return rebuild_batch(header, kept, delete_horizon_ms=self._horizon_ms if sets_horizon else None)
 

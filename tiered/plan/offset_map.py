@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
 
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import BatchHeader, decode_records, verify_batch
@@ -33,19 +32,6 @@ LOAD_FACTOR = 0.9
 """Share of the memory that is used (Kafka's ``log.cleaner.io.buffer.load.factor``)."""
 
 DIGEST_BYTES = 16
-
-
-class PassedRun(NamedTuple):
-    """Consecutive verified batches whose records are all in the map. No batch has a producer or a transaction.
-
-    ``size``: their bytes. ``batches``, ``records``: their numbers. ``next_offset``: their exclusive end.
-    """
-
-    size: int
-    base_offset: int
-    next_offset: int
-    batches: int
-    records: int
 
 
 class OffsetMap:
@@ -109,33 +95,17 @@ class OffsetMap:
             self.advance(done.newest)
         return done
 
-    def has_superseded(self, run: PassedRun) -> bool:
-        """Return True if each record of ``run`` is known to have a newer record of its key. False: not so, or unknown.
-
-        Reads no batch.
-        """
-        return run.records == self._keys.superseded(run.base_offset, run.next_offset)
-
     def start_at(self, start: int) -> None:
         """Start the map at offset ``start``: the caller will add no record below it."""
         self.advance(start - 1)
         self._keys.count_superseded_from(start)
 
     def filter_run(self, batches: Buffer, now_ms: int, horizon_ms: int, boundary: int) -> RunFilterResult | None:
-        """Return the batches that stay of consecutive v2 batches, up to the first one that needs :meth:`filter_batch`.
-
-        None: the caller filters each batch. ``now_ms``: tombstones are removed from batches with a delete horizon at or
-        before it. ``horizon_ms``: delete horizon for a batch that keeps a tombstone and has none yet. ``boundary``: it
-        stops before a batch that ends at this offset and would lose all records.
-        """
+        """Filter consecutive v2 batches as :class:`~tiered.plan.batch_filter.Newest`."""
         return self._keys.filter_run(batches, self.latest_offset, now_ms, horizon_ms, boundary)
 
     def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> BatchFilterResult | None:
-        """Return the records that stay of one batch. None: the caller calls :meth:`is_superseded` for each record.
-
-        ``keeps_tombstones``: False removes a tombstone even if it is the newest record of its key. ``horizon_ms``:
-        delete horizon for a batch that keeps a tombstone and has none yet. Raises CorruptionError for a damaged batch.
-        """
+        """Filter one batch as :class:`~tiered.plan.batch_filter.Newest`. Raises CorruptionError for a damaged one."""
         return self._keys.filter_batch(batch, self.latest_offset, keeps_tombstones, horizon_ms)
 
     def advance(self, offset: int) -> None:
@@ -155,8 +125,6 @@ class OffsetMapBuilder:
         self.offset_map = offset_map
         self.records_read = 0
         self.bytes_read = 0
-        self.passed: PassedRun | None = None
-        """Batches of the last :meth:`add_run` if all of their records were added at once, otherwise None."""
         self._start = start_offset
         self._txns = CleanedTxns(aborted)
         offset_map.start_at(start_offset)
@@ -172,16 +140,12 @@ class OffsetMapBuilder:
     def add_run(self, batches: memoryview) -> bool:
         """Add the keys of consecutive verified v2 batches. Return True if the map is full.
 
-        :attr:`passed` is then their run if all of their records were added at once, otherwise None. Raises
-        ``CorruptionError``, with the position in ``batches``, for a damaged batch.
+        Raises ``CorruptionError``, with the position in ``batches``, for a damaged batch.
         """
-        at, self.passed = 0, None
+        at = 0
         while at < len(batches):
             done = self.offset_map.put_run(batches[at:], self._start)
             if done is not None and done.used:
-                if done.alone and done.used == len(batches) and not done.full:
-                    first = first_of(batches)[0].base_offset
-                    self.passed = PassedRun(done.used, first, done.newest + 1, done.batches, done.records)
                 self.bytes_read += done.used
                 self.records_read += done.records
                 self._txns.advance(done.newest)

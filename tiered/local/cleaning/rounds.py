@@ -13,8 +13,7 @@ that ends early, for any reason, leaves each group as it was or cleaned; the nex
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
 
 from tiered.errors import CorruptionError, NotFoundError, TieredError
 from tiered.format.batch_scanner import BatchPosition
@@ -34,13 +33,10 @@ from tiered.plan.cleaning import (
     group_segments,
     legacy_delete_horizon,
 )
-from tiered.plan.offset_map import OffsetMap, OffsetMapBuilder, PassedRun
+from tiered.plan.offset_map import OffsetMap, OffsetMapBuilder
 
 BUFFER_BYTES = 1024 * 1024
 """Log files are read in pieces of this size; a larger batch gets a buffer of its own."""
-
-MOST_PASSED = 65_536
-"""Limit of the batch runs that the first pass remembers, so that the second pass may skip them."""
 
 
 class CleaningStoppedError(TieredError):
@@ -80,7 +76,6 @@ class CleaningRound:
         self._map = OffsetMap(memory_bytes)
         self._spend = spend
         self._watched: SealedLocalSegment | None = None
-        self._passed: dict[tuple[int, int], PassedRun] = {}  # by base offset of the segment and position
         self.report = CleaningReport(candidate.first_dirty)
 
     def run(self) -> CleaningReport:
@@ -132,8 +127,6 @@ class CleaningRound:
                     raise _at(log, span, error, verified) from error
                 if full:
                     return
-                if verified and builder.passed is not None and len(self._passed) < MOST_PASSED:
-                    self._passed[segment.base_offset, span.position] = builder.passed
                 self._spend(span.size, 0)
             builder.end_segment(segment.end_offset)
 
@@ -184,31 +177,15 @@ class CleaningRound:
 
         ``kept``: the filter that decides which records stay.
         """
-        gone = self._superseded(segment)
-        spans = {at: BatchPosition(at, run.size, run.base_offset, run.next_offset - 1) for at, run in gone.items()}
-        for log, span, batches, verified in self._stretches(segment, 0, known=spans):
+        for log, span, batches, verified in self._stretches(segment, 0):
             try:
-                if not batches:
-                    yield kept.drop_run(gone[span.position])
-                elif verified:
+                if verified:
                     yield from kept.clean_run(batches)
                 else:
                     cleaned = kept.clean(batches)
                     yield CleanedRun(span.size, b"" if cleaned is None else cleaned, cleaned is batches)
             except CorruptionError as error:
                 raise _at(log, span, error, verified) from error
-
-    def _superseded(self, segment: SegmentState) -> dict[int, PassedRun]:
-        """Return the runs of a segment in which every record has a newer one of its key, by position.
-
-        The rewrite of the segment drops these runs without reading them again.
-        """
-        base, end = segment.base_offset, self._candidate.first_uncleanable
-        return {
-            at: run
-            for (of, at), run in self._passed.items()
-            if of == base and run.next_offset != end and self._map.has_superseded(run)
-        }
 
     def _replace(self, group: tuple[SegmentState, ...], found: FoundSegment) -> None:
         """Replace the segments of ``group`` by their copy. Raises CleaningStoppedError if the log was truncated.
@@ -220,18 +197,12 @@ class CleaningRound:
             raise self._stopped(f"its segments {bases} were changed or deleted meanwhile")
 
     def _stretches(
-        self,
-        segment: SegmentState,
-        start_offset: int,
-        size_bytes: int | None = None,
-        *,
-        known: Mapping[int, BatchPosition] = MappingProxyType({}),
+        self, segment: SegmentState, start_offset: int, size_bytes: int | None = None
     ) -> Iterator[tuple[LogFile, BatchPosition, memoryview, bool]]:
         """Yield batches of a segment that end at or above ``start_offset``, in its first ``size_bytes`` (None: all).
 
         Each item has the file, position, bytes, and True for several verified batches or False for one unverified
-        batch. ``known``: runs whose bytes are not read (empty), by position. The bytes are valid until the next item is
-        taken.
+        batch. The bytes are valid until the next item is taken.
         """
         local = self._segments[segment.base_offset]
         end = local.size_bytes if size_bytes is None else size_bytes
@@ -239,15 +210,7 @@ class CleaningRound:
             position = 0
             if start_offset > segment.base_offset:
                 position = local.lookup.seek(log, start_offset, local.size_bytes, local.offset_range)
-            stretches = log.stretches(
-                position,
-                end,
-                local.offset_range,
-                start_offset,
-                buffer_bytes=BUFFER_BYTES,
-                known=known,
-            )
-            for found in stretches:
+            for found in log.stretches(position, end, local.offset_range, start_offset, buffer_bytes=BUFFER_BYTES):
                 self._check()
                 yield log, *found
 

@@ -95,15 +95,17 @@ class SegmentIndexes:
     def seek(self, log: LogFile, offset: int, size_bytes: int, offsets: Offsets) -> int:
         """Return the position of a batch from which to scan for ``offset``. All batches before it end below ``offset``.
 
-        ``size_bytes``: length of the segment. ``offsets``: its range of offsets. Each entry is checked against ``log``.
-        A wrong one is dropped and logged. An earlier entry then takes its place, or the start of the segment.
+        ``size_bytes``: length of the segment. ``offsets``: its range of offsets. The entry is checked against ``log``.
+        If it is wrong, it is logged, and the result is the start of the segment.
         """
-        while True:
-            with self._lock:
-                indexed, position = self._offsets.lookup(offset)
-            if position == 0 or log.starts_batch(position, size_bytes, offsets, at_or_below=indexed):
-                return position
-            self._forget(log, indexed, position)
+        with self._lock:
+            indexed, position = self._offsets.lookup(offset)
+        if position == 0 or log.starts_batch(position, size_bytes, offsets, at_or_below=indexed):
+            return position
+        LOGGER.warning(
+            "index_wrong path=%s offset=%d position=%d hint=the log is read from its start", log.path, indexed, position
+        )
+        return 0
 
     def note_read(self, next_offset: int, position: int) -> None:
         """Store the offset and the position at which a read ended, for :meth:`read_end`."""
@@ -118,40 +120,22 @@ class SegmentIndexes:
         """Return the position of a batch from which to scan for the first record at or after ``timestamp``.
 
         Only records from ``start_offset`` on count. ``size_bytes``: length of the segment. ``offsets``: its range of
-        offsets. Each entry is checked against ``log``. A wrong one is dropped and logged.
+        offsets. If the entry does not fit ``log``, it is logged and not used.
         """
-        while True:
-            with self._lock:
-                reached, at = self._times.lookup(timestamp)
-            if reached < 0 or at <= start_offset:
-                return self.seek(log, start_offset, size_bytes, offsets)
+        with self._lock:
+            reached, at = self._times.lookup(timestamp)
+        if reached >= 0 and at > start_offset:
             position = self.seek(log, at, size_bytes, offsets)
             if _time_at(log, position, at, size_bytes) == reached:
                 return position
-            LOGGER.warning(
-                "time_index_wrong path=%s timestamp=%d offset=%d hint=the log is read from an earlier entry on",
-                log.path,
-                reached,
-                at,
-            )
-            with self._lock:
-                self._times.drop(reached)
+            LOGGER.warning("time_index_wrong path=%s timestamp=%d offset=%d", log.path, reached, at)
+        return self.seek(log, start_offset, size_bytes, offsets)
 
     def upper_bound(self, position: int, size: int) -> int | None:
         """Return the offset in the first entry whose byte position is at least ``position + size``, or None."""
         with self._lock:
             found = self._offsets.upper_bound(position, size)
             return None if found is None else found[0]
-
-    def _forget(self, log: LogFile, offset: int, position: int) -> None:
-        LOGGER.warning(
-            "index_wrong path=%s offset=%d position=%d hint=the log is read from an earlier entry on",
-            log.path,
-            offset,
-            position,
-        )
-        with self._lock:
-            self._offsets.drop(offset)
 
     def append(self, last_offset: int, position: int, timestamp: int, timestamp_offset: int) -> tuple[bytes, bytes]:
         """Add entries for one batch: its last offset and position, and the largest timestamp so far with its offset.
@@ -286,7 +270,7 @@ def rebuild_indexes(
     expected = base_offset
     reached = 0
     try:
-        walk = log.loose_walk(0)
+        walk = log.walk(0)
         for piece in log.pieces(walk, size_bytes):
             indexed = base_offset, indexes.last_time[0]
             found = walk.survey(piece, (expected, next_offset, NO_LIMIT), pace, indexed)

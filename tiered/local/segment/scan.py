@@ -6,9 +6,8 @@ that should be whole, and ``batches`` for files after a crash.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES, BatchHeader, read_header, verify_batch
@@ -31,9 +30,6 @@ BUFFERS = BufferPool(POOL_BYTES, BUFFER_BYTES)
 """Buffers of this process, for walks whose pieces may be retained."""
 
 
-NO_BYTES = memoryview(b"")
-
-
 class _Buffers:
     """Buffers of one walk: a single one that is reused, or with ``kept`` a new one from the pool for each piece."""
 
@@ -47,12 +43,6 @@ class _Buffers:
         if len(self._only) < size_bytes:
             self._only = bytearray(size_bytes)
         return memoryview(self._only)[:size_bytes]
-
-
-def _passed(walk: BatchWalk, known: Mapping[int, BatchPosition]) -> Iterator[tuple[BatchPosition, memoryview, bool]]:
-    while (span := known.get(walk.position)) is not None:
-        walk.pass_by(span)
-        yield span, NO_BYTES, True
 
 
 class LogFile:
@@ -116,17 +106,14 @@ class LogFile:
         start_offset: int,
         *,
         buffer_bytes: int = BUFFER_BYTES,
-        known: Mapping[int, BatchPosition] = MappingProxyType({}),
     ) -> Iterator[tuple[BatchPosition, memoryview, bool]]:
         """Yield (position and offsets, bytes, is verified) of the batches that end at or above ``start_offset``.
 
         Verified is a run of consecutive v2 batches with right CRCs, as long as the buffer allows. Not verified is a
         single batch whose CRC was not checked. Raises CorruptionError for a batch outside ``offsets``, or not after the
-        batch before, and if the batches do not end at ``size_bytes``. ``known``: runs that an earlier scan verified, by
-        their byte position. They are yielded as verified, with empty bytes. ``position``: a batch's start.
+        batch before, and if the batches do not end at ``size_bytes``. ``position``: a batch's start.
         """
         walk = self.walk(position, offsets)
-        yield from _passed(walk, known)
         for piece in self.pieces(walk, size_bytes, buffer_bytes=buffer_bytes, first_bytes=buffer_bytes):
             start = walk.position
             while rest := piece[walk.position - start :]:
@@ -140,13 +127,13 @@ class LogFile:
                     break
                 if one[0].last_offset >= start_offset:
                     yield *one, False
-            yield from _passed(walk, known)
 
-    def walk(self, position: int, offsets: Offsets, *, dense: bool = False) -> BatchWalk:
+    def walk(self, position: int, offsets: Offsets | None = None, *, dense: bool = False) -> BatchWalk:
         """Return a walk for :meth:`pieces` that starts at ``position``, a batch's start.
 
-        It raises CorruptionError for a batch outside ``offsets``, or not after the batch before. ``dense``: raise it
-        also for a missing offset.
+        It raises CorruptionError for an impossible length or magic, for a batch outside ``offsets``, and for one that
+        is not after the batch before. ``dense``: raise it also for a missing offset. ``offsets`` None: neither offsets
+        nor the end of the file are checked.
         """
         return BatchWalk(self.damage, position=position, offsets=offsets, dense=dense)
 
@@ -158,14 +145,7 @@ class LogFile:
         CRCs are not checked. The view is valid until the next step. ``buffer_bytes`` are read at a time. A partial
         batch at the end is left out. Raises CorruptionError for an impossible length or magic.
         """
-        return self._through(self.loose_walk(position), end, buffer_bytes=buffer_bytes)
-
-    def loose_walk(self, position: int) -> BatchWalk:
-        """Return a walk for :meth:`pieces` that raises CorruptionError only for an impossible length or magic.
-
-        Offsets, and the end of the file, are not checked. ``position``: a batch's start.
-        """
-        return BatchWalk(self.damage, position=position)
+        return self._through(self.walk(position), end, buffer_bytes=buffer_bytes)
 
     def _through(
         self, walk: BatchWalk, end: int, reach: int = -1, *, buffer_bytes: int = BUFFER_BYTES

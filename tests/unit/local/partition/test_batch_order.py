@@ -36,12 +36,6 @@ def test_a_batch_below_the_two_before_it_is_the_one_that_rotted() -> None:
     assert (order.expected, order.damage) == (10, (2 * SIZE, 8))
 
 
-def test_a_batch_that_follows_the_one_before_the_last_tells_that_the_last_rotted() -> None:
-    order = BatchOrder(Offsets(0, 100), dense=False)
-    assert judged(order, [(0, 3), (40, 43), (8, 9), (10, 10)]) == [True, True, True, True]
-    assert (order.expected, order.damage) == (11, (SIZE, 4))
-
-
 def test_a_batch_that_ends_beyond_its_segment() -> None:
     order = BatchOrder(Offsets(0, 10), dense=False)
     assert judged(order, [(0, 3), (4, 10), (4, 9)]) == [True, False, True]

@@ -9,12 +9,10 @@ import pytest
 
 from tests.unit.local.bench import batch
 from tiered.errors import CorruptionError
-from tiered.format.batch_scanner import BatchPosition, Offsets
+from tiered.format.batch_scanner import Offsets
 from tiered.format.local_names import log_name
-from tiered.format.segment_builder import SegmentStats
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.side_files import measure, read_note, write_note
 
 DELTA_AT = 23
 """Byte of a v2 batch at which its last offset delta stands."""
@@ -70,22 +68,6 @@ def test_a_segment_that_ends_below_what_was_safe_is_damaged(tmp_path: Path) -> N
     assert (error.value.position, error.value.offset) == (size, 2)
 
 
-def test_a_batch_whose_crc_is_wrong_is_not_measured(tmp_path: Path) -> None:
-    path, size = written(tmp_path, 0, 1)
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    with LogFile(PosixFiles(), path) as log, pytest.raises(CorruptionError) as error:
-        measure(log, size, Offsets(0, 2))
-    assert (error.value.position, error.value.offset) == (size // 2, 1)
-
-
-def test_a_note_of_another_size_is_not_believed(tmp_path: Path) -> None:
-    path, stats = tmp_path / "note", SegmentStats(100, 7, 3, 50, 60, 1, 40)
-    write_note(PosixFiles(), path, stats)
-    assert [read_note(PosixFiles(), path, size) for size in (99, 100, 101)] == [None, stats, None]
-
-
 @pytest.mark.parametrize(
     ("base", "length", "magic", "message"),
     [
@@ -117,25 +99,3 @@ def test_stretches_are_the_batches_of_a_segment_as_many_at_once_as_fit(tmp_path:
             for span, data, _ in told:
                 assert data == path.read_bytes()[span.position : span.position + span.size]
                 assert span.last_offset == span.base_offset + span.size // each - 1
-
-
-def test_a_known_stretch_is_given_without_its_bytes(tmp_path: Path) -> None:
-    path, size = written(tmp_path, 0, 1, 2, 3, 4)
-    each = size // 5
-    known = {0: BatchPosition(0, 2 * each, 0, 1), 4 * each: BatchPosition(4 * each, each, 4, 4)}
-    with LogFile(PosixFiles(), path) as log:
-        found = list(log.stretches(0, size, Offsets(0, 5), 0, buffer_bytes=2 * each, known=known))
-    assert [(span.base_offset, span.last_offset, len(view)) for span, view, _ in found] == [
-        (0, 1, 0),
-        (2, 3, 2 * each),
-        (4, 4, 0),
-    ]
-
-
-@pytest.mark.parametrize("span", [(0, 1), (1, 2)])
-def test_a_known_stretch_that_stands_elsewhere_is_damage(tmp_path: Path, span: tuple[int, int]) -> None:
-    path, size = written(tmp_path, 0, 1)
-    each = size // 2
-    known = {each: BatchPosition(each, each, *span)}
-    with LogFile(PosixFiles(), path) as log, pytest.raises(CorruptionError, match="stands where"):
-        list(log.stretches(0, size, Offsets(0, 2), 0, buffer_bytes=each, known=known))

@@ -16,7 +16,7 @@ from tests.unit.plan.cleaning.building import LogBuilder, compacted
 from tests.unit.plan.cleaning.drawing import CODECS, NOW_MS, SECRET, batches
 from tiered.errors import CorruptionError
 from tiered.format import pure_kernels
-from tiered.format.batch import BatchProducer, decode_records, encode_batch, read_header, rebuild_batch, rebuild_encoded
+from tiered.format.batch import BatchProducer, decode_records, encode_batch, read_header, rebuild_encoded
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType
@@ -213,21 +213,6 @@ def test_records_out_of_order_are_judged_as_before(given_records: list[list[tupl
 
 
 @needs_both
-def test_a_record_that_a_later_lower_offset_follows_stays() -> None:
-    run = odd_batch([(3, b"a"), (5, b"a"), (2, b"a")])  # the last one put counts: 2, so nothing is newer than 3 or 5
-    assert a_round(compiled, [run], whole=True) == a_round(pure_kernels, [run], whole=False)
-
-
-@needs_both
-@given(st.lists(st.binary(max_size=40) | st.sampled_from([b"12345678", b"1234567890abcdef"]), min_size=1, max_size=60))
-def test_keys_that_are_hashed_together_are_found_one_by_one(keys: list[bytes]) -> None:
-    table = compiled.KeyTable(1000, SECRET)
-    run = encode_batch([NewRecord(b"v", key, 5) for key in keys])
-    assert table.put_run(run, 0) == pure_kernels.RunKeysResult(len(run), 1, len(keys), len(keys) - 1, False, True)
-    assert {key: table.get(key) for key in keys} == {key: at for at, key in enumerate(keys)}
-
-
-@needs_both
 @pytest.mark.parametrize("capacity", [1, 2, 5])
 def test_offsets_beyond_what_is_noted_are_looked_up(capacity: int) -> None:
     gap = 64 * 8 * capacity  # so many bits are noted
@@ -282,79 +267,6 @@ def test_a_run_that_begins_before_the_end_of_another_is_refused() -> None:
     with pytest.raises(CorruptionError, match="batch at offset 4 overlaps the previous batch, which ends at 5"):
         judged(kept, batch, True)
     assert [record.offset for record in decode_records(batch)] == [4]
-
-
-@needs_both
-@pytest.mark.parametrize(("now_ms", "left"), [(NOW_MS - 1, 1), (NOW_MS, 0)])
-@pytest.mark.parametrize("noted", [True, False])
-def test_a_tombstone_goes_when_its_horizon_has_come(now_ms: int, left: int, noted: bool) -> None:
-    both = encode_batch([NewRecord(None, b"a", 5), NewRecord(b"v", b"b", 5)])
-    run = rebuild_batch(read_header(both), list(decode_records(both)), delete_horizon_ms=NOW_MS)
-    table = compiled.KeyTable(10, SECRET)
-    if noted:
-        table.count_superseded_from(0)
-    table.put_run(run, 0)
-    found = table.filter_run(run, 1, now_ms, 0, END)
-    assert (found.records, found.expired) == (1 + left, 1 - left)
-    assert a_round(compiled, [run], whole=True, now_ms=now_ms) == a_round(
-        pure_kernels, [run], whole=False, now_ms=now_ms
-    )
-
-
-ONE_KEY = st.lists(st.tuples(st.integers(0, 6), st.sampled_from([b"a", b"b", None])), min_size=1, max_size=4)
-
-
-@needs_both
-@given(st.lists(st.tuples(ONE_KEY, st.sampled_from([-1, -1, -1, 3])), min_size=1, max_size=6), st.integers(0, 12))
-def test_a_run_that_is_dropped_unseen_holds_nothing_that_stays(
-    given_batches: list[tuple[list[tuple[int, bytes | None]], int]], start: int
-) -> None:
-    runs, at = list[bytes](), 0
-    for records, producer in given_batches:
-        header = read_header(
-            encode_batch([NewRecord(b"", b"", 5)] * 4, base_offset=at, producer=BatchProducer(producer))
-        )
-        data = b"".join([encode_record_at(offset, 0, key, b"v", None) for offset, key in records])
-        runs.append(rebuild_encoded(header, data, len(records), base_timestamp=5, max_timestamp=5))
-        at = header.next_offset
-    with table_of(compiled):
-        offset_map = OffsetMap()
-    builder, passed = OffsetMapBuilder(offset_map, start_offset=start), []
-    for run in runs:
-        builder.add_run(memoryview(run))
-        passed.append(builder.passed)
-    seen, unseen = [BatchFilter(offset_map, first_uncleanable=END, now_ms=0, delete_retention_ms=0) for _ in range(2)]
-    for run, known in zip(runs, passed, strict=True):
-        left = judged(seen, run, True)
-        if known is not None and offset_map.has_superseded(known):
-            assert (left, unseen.drop_run(known)) == (b"", (len(run), b"", False))
-            assert producer_of(run) < 0
-        else:
-            judged(unseen, run, True)
-    assert repr(seen.stats) == repr(unseen.stats)
-
-
-def producer_of(run: bytes) -> int:
-    return read_header(run).producer_id
-
-
-@needs_both
-def test_a_run_is_known_to_be_superseded_as_soon_as_all_of_it_is() -> None:
-    runs = [encode_batch([NewRecord(b"v", key, 5) for key in keys], base_offset=at) for keys, at in RUNS]
-    with table_of(compiled):
-        offset_map = OffsetMap()
-    builder, passed, known = OffsetMapBuilder(offset_map, start_offset=0), [], []
-    for run in runs:
-        builder.add_run(memoryview(run))
-        assert builder.passed is not None
-        passed.append(builder.passed)
-        known.append([offset_map.has_superseded(one) for one in passed])
-    assert known == [[False], [False, False], [True, False, False]]
-    offset_map.put(b"z", 0)  # offsets went back: nobody knows any more
-    assert not offset_map.has_superseded(passed[0])
-
-
-RUNS = [([b"a", b"b"], 0), ([b"a"], 2), ([b"b"], 3)]
 
 
 @needs_both

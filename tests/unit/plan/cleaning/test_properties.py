@@ -166,5 +166,3 @@ def test_a_round_without_news_changes_nothing(script: list[tuple[object, ...]]) 
         log = dataclasses.replace(clean(log, 0).log, checkpoint=None)
     again = clean(log, RETENTION_MS - 1)
     assert again.log.batches == log.batches
-    assert again.stats.batches_rebuilt == 0
-    assert sum(again.stats.dropped.values()) == 0
