@@ -41,10 +41,6 @@ REINDEX_BYTES = 4 * 1024 * 1024
 """The index of the growing segment is read again after this much growth; an old one only costs a longer scan."""
 
 
-class _ExchangingError(NotFoundError):
-    """Error of a read while the writer replaces segments: some files still have the suffix ``.swap``."""
-
-
 def check_same_topic(tp: TopicPartition, seen: UUID, topic_id: UUID) -> None:
     """Raise LogDestroyedError if the topic id on disk changed from ``seen`` to ``topic_id``.
 
@@ -231,9 +227,8 @@ class ReadOnlyPartition(ReadLog):
     @property
     def sealed(self) -> tuple[SealedLocalSegment, ...]:
         """Return all segments but the last. List the directory again if it has changed."""
-        with self._lock:
-            self._refresh()
-            return self._sealed
+        self.view()
+        return self._sealed
 
     def stamp(self) -> object:
         """Return the file states of the directory and of the last ``.log``.
@@ -268,30 +263,24 @@ class ReadOnlyPartition(ReadLog):
             return View(self.tp, start, max(tail.end_offset, start), self._extents, tail, self._dense)
 
     def _refresh(self) -> None:
-        last: NotFoundError | None = None
-        for _ in range(3):  # a roll or a deletion may fall between the listing and the reading
-            try:
-                state = self.files.state(self.directory)
-                if state is None:  # never what an empty log looks like
-                    raise NotFoundError(f"{self.directory} is gone")
-                if state != self._seen:
-                    # Before the files: they hold all that was durable then.
-                    self._safe = self._recovery_point_of(self.tp) if self._ours else 0
-                    self._list()
-                    self._seen = state
-                if self._tail is not None:
-                    self._tail.grow(self._safe)
-                return
-            except LogDestroyedError:
-                raise
-            except NotFoundError as absent:
-                self._seen, last = None, absent
-        if isinstance(last, _ExchangingError):
-            raise last
-        raise NotFoundError(
-            f"{self.directory} cannot be read: it is gone, or it changed during each of three attempts",
-            hint="read again; if the directory is gone, its topic was deleted, or the partition was moved",
-        )
+        """Detect what was appended or changed. Raises NotFoundError if a file is gone since the listing: try again."""
+        state = self.files.state(self.directory)
+        if state is None:  # never what an empty log looks like
+            raise NotFoundError(
+                f"{self.directory} is gone",
+                hint="its topic was deleted, or the partition was moved: open the log again",
+            )
+        try:
+            if state != self._seen:
+                # Before the files: they hold all that was durable then.
+                self._safe = self._recovery_point_of(self.tp) if self._ours else 0
+                self._list()
+                self._seen = state
+            if self._tail is not None:
+                self._tail.grow(self._safe)
+        except NotFoundError:
+            self._seen = None
+            raise
 
     def _list(self) -> None:
         self._check_topic()
@@ -299,7 +288,7 @@ class ReadOnlyPartition(ReadLog):
         swapped = [file for file in found if file.suffix == LOG_SUFFIX and file.work == SWAP_SUFFIX]
         if swapped:
             name = local_name(swapped[0].base, LOG_SUFFIX, SWAP_SUFFIX)
-            raise _ExchangingError(
+            raise NotFoundError(
                 f"{self.directory}: the writer is replacing segments, {name} is not renamed yet",
                 hint="read again; if the writer crashed, open the log for writing: that completes the replacement or "
                 "rolls it back, without loss",
