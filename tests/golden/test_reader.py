@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -44,22 +43,6 @@ def test_a_reader_sees_what_kafkas_consumer_saw(kafka_fixtures: Path, root: str,
             assert stream.last_stable_offset() == offsets.lso, name
             compared += len(seen)
     assert compared > 0
-
-
-@pytest.mark.parametrize("damage", ["garbage", "zeros", "lost"])
-def test_a_damaged_transaction_index_of_the_last_segment_is_told_by_the_log(
-    kafka_fixtures: Path, tmp_path: Path, damage: str
-) -> None:
-    shutil.copytree(kafka_fixtures / "main" / "txn-0", tmp_path / "txn-0", copy_function=shutil.copyfile)
-    (tmp_path / "txn-0").chmod(0o755)
-    index = max((tmp_path / "txn-0").glob("*.txnindex"))
-    right = index.read_bytes()
-    assert right
-    index.write_bytes({"garbage": b"\x07" * 35, "zeros": right + bytes(4096), "lost": b""}[damage])
-    with tiered.open_reader(log_dir=tmp_path) as reader:
-        seen = [record.offset for record in reader.topic("txn").read(0, isolation="read_committed")]
-    wanted = [each.offset for each in expected_records(kafka_fixtures, "txn-0", isolation="read_committed")]
-    assert seen == wanted
 
 
 def test_times_of_every_record_are_found_by_scanning_and_by_index_alike(kafka_fixtures: Path) -> None:

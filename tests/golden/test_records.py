@@ -10,11 +10,6 @@ import pytest
 from tests.golden.fixtures import (
     MAIN,
     ROOTS,
-    ExpectedRecord,
-    expected_offsets,
-    expected_records,
-    partition_dir,
-    partitions,
     segment_files,
 )
 from tiered.format.batch import (
@@ -30,7 +25,6 @@ from tiered.format.batch import (
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec, decompress
 from tiered.format.control import ControlType, coordinator_epoch, marker
-from tiered.format.kernels import Record
 from tiered.model import NewRecord, TimestampType
 
 
@@ -48,47 +42,6 @@ def all_batches(fixtures: Path) -> Iterator[tuple[str, BatchHeader, bytes]]:
                     yield f"{path.parent.name}/{path.name}", header, bytes(batch)
 
 
-def visible_records(directory: Path) -> Iterator[tuple[BatchHeader, Record]]:
-    for path in sorted(directory.glob("*.log")):
-        for header, batch in batches_of(path.read_bytes()):
-            assert verify_batch(batch) == header
-            records = list(decode_records(batch))
-            assert len(records) == header.records_count
-            if not header.is_control:
-                yield from ((header, r) for r in records)
-
-
-def as_expected(header: BatchHeader, record: Record, expected: ExpectedRecord) -> ExpectedRecord:
-    assert expected.matches_value(record.value), record.offset
-    return expected._replace(
-        offset=record.offset,
-        timestamp=record.timestamp,
-        timestamp_type=header.timestamp_type.label,
-        leader_epoch=header.leader_epoch,
-        key=record.key,
-        headers=record.headers,
-    )
-
-
-@pytest.mark.parametrize("root", [r for r in ROOTS if not r.endswith("before") or r == "compact-before"])
-def test_decoded_records_are_what_the_consumer_saw(kafka_fixtures: Path, root: str) -> None:
-    compared = 0
-    for partition in partitions(kafka_fixtures, root):
-        offsets = expected_offsets(kafka_fixtures, partition, root)
-        if offsets is None:
-            continue
-        seen = [
-            (h, r)
-            for h, r in visible_records(partition_dir(kafka_fixtures, partition, root))
-            if r.offset >= offsets.earliest
-        ]
-        expected = list(expected_records(kafka_fixtures, partition, root))
-        assert len(seen) == len(expected), partition
-        assert [as_expected(h, r, e) for (h, r), e in zip(seen, expected, strict=True)] == expected, partition
-        compared += len(seen)
-    assert compared >= 300
-
-
 def test_main_holds_every_codec_and_both_timestamp_types(kafka_fixtures: Path) -> None:
     headers = [h for name, h, _ in all_batches(kafka_fixtures)]
     assert {h.codec for h in headers} == set(Codec)
@@ -96,16 +49,6 @@ def test_main_holds_every_codec_and_both_timestamp_types(kafka_fixtures: Path) -
     assert any(h.records_count == 0 for h in headers)
     assert any(h.has_delete_horizon for h in headers)
     assert any(h.is_transactional and not h.is_control for h in headers)
-
-
-def test_records_of_a_log_append_time_batch_report_its_max_timestamp(kafka_fixtures: Path) -> None:
-    batches = 0
-    for header, record in visible_records(partition_dir(kafka_fixtures, "logappendtime-0")):
-        assert header.timestamp_type is TimestampType.LOG_APPEND_TIME
-        assert record.timestamp == header.max_timestamp
-        assert header.base_timestamp < header.max_timestamp
-        batches += 1
-    assert batches == 130
 
 
 def encode_again(header: BatchHeader, batch: bytes) -> bytes:

@@ -103,7 +103,3 @@ def test_what_the_cleaner_rewrote_between_two_looks_is_what_the_consumer_saw_the
                 limit = reader.topic(topic).stream(0).last_stable_offset() if isolation == "read_committed" else end
                 found = [(r.offset, r.key, r.value) for r in reader.topic(topic).read(0, isolation=isolation)]
                 assert found == [(r.offset, r.key, r.value) for r in records if r.offset < limit], (root, isolation)
-
-
-def test_the_fixtures_have_sealed_segments(kafka_fixtures: Path) -> None:
-    assert len(sealed_ends(kafka_fixtures, "main", compacted=True)) > 3

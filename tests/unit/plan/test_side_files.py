@@ -6,14 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from tiered.format.kernels import crc32c
-from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
+from tiered.format.producer_snapshot import ProducerEntry
 from tiered.format.segment_indexes import encode_txns
 from tiered.model import AbortedTxn
 from tiered.plan.side_files import (
     ReplayedSegment,
-    SideFileVerdict,
-    judge_snapshot,
     judge_txn_index,
     producers_flaw,
     txns_flaw,
@@ -99,46 +96,9 @@ def test_producers_that_cannot_be(entries: list[ProducerEntry], told: ReplayedSe
     assert flaw in (producers_flaw(entries, told) or "")
 
 
-@pytest.mark.parametrize("damage", [b"", b"ragged", encode_txns([WITHIN])[:-1], encode_txns([WITHIN]) + b"\0"])
-def test_a_transaction_index_is_told_by_the_log_as_far_as_it_is_known(damage: bytes) -> None:
-    right = encode_txns([WITHIN])
-    assert judge_txn_index(right, 20, followed(WITHIN)) == SideFileVerdict(right)
-    for told, noted, known in (
-        (followed(WITHIN), None, True),
-        (followed(WITHIN, whole=False), None, True),
-        (followed(WITHIN, orphans=[(3, 28)], whole=False), None, False),
-        (followed(WITHIN, orphans=[(3, 28)], whole=False), crc32c(right), True),
-        (followed(WITHIN, orphans=[(3, 28)], whole=False), crc32c(right) ^ 1, False),
-    ):
-        judged = judge_txn_index(damage, 20, told, noted)
-        assert (judged.data, judged.known, judged.flaw is None, judged.proven) == (right, known, False, True)
-
-
 def test_only_what_nobody_knows_leaves_a_transaction_index_unproven() -> None:
     orphan = [(3, 28)]
     lacking = judge_txn_index(encode_txns([WITHIN]), 20, followed(WITHIN, orphans=orphan, whole=False))
     wrong = judge_txn_index(b"", 20, followed(WITHIN, orphans=orphan, whole=False))
     assert [(each.known, each.proven) for each in (lacking, wrong)] == [(False, False), (False, True)]
     assert lacking.flaw == "the transaction that was aborted at offset 28 has no entry, and its beginning is not known"
-
-
-@pytest.mark.parametrize("damage", [None, b"ragged", encode_snapshot([producer(1)])])
-def test_a_snapshot_is_told_by_the_log_as_far_as_it_is_known(damage: bytes | None) -> None:
-    open_now = [producer(1, 7)]
-    right = encode_snapshot(open_now)
-    assert judge_snapshot(right, followed(producers=open_now)) == SideFileVerdict(right)
-    for whole, noted, known in (
-        (True, None, True),
-        (False, None, False),
-        (False, crc32c(right), True),
-        (False, crc32c(right) ^ 1, False),
-    ):
-        judged = judge_snapshot(damage, followed(producers=open_now, whole=whole), noted)
-        assert (judged.data, judged.known, judged.flaw is None, judged.proven) == (right, known, False, True)
-
-
-def test_a_snapshot_that_is_gone_where_nobody_wrote() -> None:
-    assert judge_snapshot(None, followed()) == SideFileVerdict(b"")
-    assert judge_snapshot(None, followed(whole=False)) == SideFileVerdict(b"")
-    gone = SideFileVerdict(b"", "it is gone", known=False, proven=False)
-    assert judge_snapshot(None, followed(whole=False), expected=True) == gone

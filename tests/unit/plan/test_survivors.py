@@ -111,13 +111,6 @@ def test_of_a_key_the_newest_is_named_and_all_of_the_clean_range() -> None:
     assert sorted(scan(records, first_dirty=START + 3).codes.tolist()) == [FIRST, FIRST + 1, FIRST + 2, FIRST + 4]
 
 
-def test_equal_keys_have_equal_digests_and_others_have_not() -> None:
-    found = scan([NewRecord(b"v", b"key %d" % (at % 50), 1) for at in range(100)], first_dirty=START + 100)
-    digests = list(zip(found.high.tolist(), found.low.tolist(), strict=True))
-    assert digests[:50] == digests[50:]
-    assert len(set(digests)) == 50
-
-
 def test_codes_rise_with_offsets() -> None:
     starts = [0, 100, 101, 5000]
     codes = [code_of(offset, starts) for offset in range(6000)]

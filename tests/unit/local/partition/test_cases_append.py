@@ -80,17 +80,6 @@ def test_case_23_too_large_for_a_segment_or_for_a_message(tmp_path: Path) -> Non
     assert bench.offsets() == []
 
 
-def test_case_24_one_index_entry_for_each_append_but_the_first(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", index_interval_bytes=1, segment_index_bytes=12_000)
-    for i in range(100):
-        append_given(bench.partition, batch(100 + i, 1000 + i))
-    indexes = bench.partition.segments.active.indexes
-    assert (indexes.time_count, indexes.last_time) == (99, (1099, 199))
-    assert bench.times(0).entries == [(1000 + i, 100 + i) for i in range(1, 100)]
-    assert bench.index(0).entries == [(100 + i, i * len(batch(0))) for i in range(1, 100)]
-    assert bench.partition.offset_for_time(1099) == (199, 1099)
-
-
 def test_case_25_a_read_begins_at_the_next_record_there_is(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", per_segment=10, index_interval_bytes=1)
     given = [*range(50), *range(50, 300, 7)]

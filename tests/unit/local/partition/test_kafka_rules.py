@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
+from tests.unit.local.bench import CaseBench, batch
 from tests.unit.local.partition.producer_bench import ProducerBench, data, end
 from tiered.errors import InvalidTimestampError
 from tiered.format.batch import encode_batch
@@ -53,31 +53,6 @@ def test_only_the_log_of_a_new_segment_is_made_by_a_roll(tmp_path: Path) -> None
         "partition.metadata",
         "tiered-plain",
     ]
-
-
-def test_a_time_index_holds_the_running_largest_timestamp_where_it_was_first(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", index_interval_bytes=0)
-    for timestamp in (10, 5, 20, 20, 15, 30):
-        bench.append(b"v", timestamp=timestamp)
-    bench.partition.roll()
-    assert bench.times(0).entries == [(10, 0), (20, 2), (30, 5)]
-    assert bench.index(0).entries == [(i, i * RECORD_BYTES) for i in range(1, 6)]
-
-
-def test_the_closing_entry_names_what_was_not_indexed(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log")
-    for timestamp in (10, 30, 20):
-        bench.append(b"v", timestamp=timestamp)
-    bench.partition.roll()
-    assert (bench.times(0).entries, bench.index(0).entries) == ([(30, 1)], [])
-
-
-@pytest.mark.parametrize(("interval", "indexed"), [(RECORD_BYTES - 1, [1, 2, 3, 4]), (RECORD_BYTES, [2, 4])])
-def test_an_entry_is_due_strictly_beyond_the_interval(tmp_path: Path, interval: int, indexed: list[int]) -> None:
-    bench = CaseBench(tmp_path / "log", index_interval_bytes=interval)
-    bench.fill(5)
-    bench.partition.roll()
-    assert [offset for offset, _ in bench.index(0).entries] == indexed
 
 
 def test_several_batches_of_one_append_are_indexed_each(tmp_path: Path) -> None:

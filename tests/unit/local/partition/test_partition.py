@@ -270,42 +270,6 @@ def test_appends_stop_at_the_reserve_and_go_on_with_room(bench: Bench) -> None:
     assert bench.append(b"c") == end
 
 
-def test_rot_below_the_recovery_point_is_never_cut(bench: Bench) -> None:
-    fill(bench, 25)
-    bench.log.flush()
-    bench.log.checkpoint()
-    bench.log.close()
-    (bench.directory / ".kafka_cleanshutdown").unlink()
-    tail = sorted((bench.directory / "t-0").glob("*.log"))[-1]
-    data = bytearray(tail.read_bytes())
-    data[70] ^= 0xFF
-    tail.write_bytes(data)
-    bench.open()
-    assert bench.append(b"next") == 25
-    assert tail.read_bytes().startswith(bytes(data))
-    assert bench.values(0, 20) == [b"%030d" % i for i in range(20)]
-    with pytest.raises(CorruptionError) as caught:
-        bench.values(20)
-    assert caught.value.offset == 20
-    assert bench.values(25) == [b"next"]
-
-
-def test_without_a_checkpoint_no_sealed_segment_is_cut(bench: Bench) -> None:
-    fill(bench, 25)
-    bench.log.close()
-    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
-        (bench.directory / name).unlink()
-    first = bench.directory / "t-0" / f"{0:020d}.log"
-    data = bytearray(first.read_bytes())
-    data[70] ^= 0xFF
-    first.write_bytes(data)
-    bench.open()
-    assert bench.values(10) == [b"%030d" % i for i in range(10, 25)]
-    assert first.read_bytes() == bytes(data)
-    with pytest.raises(CorruptionError):
-        bench.values(0)
-
-
 def test_notes_and_checkpoints_that_cannot_be_written_fail_no_append(bench: Bench) -> None:
     def full(operation: str, path: Path) -> int:
         return 28 if operation == "open" and path.suffix == ".tmp" else 0
@@ -315,23 +279,6 @@ def test_notes_and_checkpoints_that_cannot_be_written_fail_no_append(bench: Benc
     bench.files.fail = None
     assert bench.values() == [b"%030d" % i for i in range(25)]
     assert [s.descriptor.records for s in bench.partition.sealed_segments()] == [10, 10]
-
-
-def test_the_directory_is_kafkas(bench: Bench) -> None:
-    fill(bench, 12)
-    volume = bench.log.volume_id
-    topic_id = bench.log.topics()["t"].topic_id
-    bench.log.close()
-    folder = bench.directory / "t-0"
-    assert (folder / "partition.metadata").read_text().startswith("version: 0\ntopic_id: ")
-    assert (folder / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
-    assert (bench.directory / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 12\n"
-    assert "version=1" in (bench.directory / "meta.properties").read_text()
-    assert (bench.directory / ".kafka_cleanshutdown").exists()
-    assert all(path.is_file() or path.name == "t-0" for path in bench.directory.iterdir())
-    bench.open()
-    assert not (bench.directory / ".kafka_cleanshutdown").exists()
-    assert (bench.log.volume_id, bench.log.topics()["t"].topic_id) == (volume, topic_id)
 
 
 def test_one_writer_many_readers(bench: Bench) -> None:
@@ -351,20 +298,6 @@ def test_one_writer_many_readers(bench: Bench) -> None:
         assert reader.partition(TopicPartition("u", 0)).positions().end_offset == 0
         bench.partition.delete_local_before(10)
         assert seen.positions().local_start_offset == 10
-
-
-def test_closed_is_closed(bench: Bench) -> None:
-    partition = bench.partition
-    bench.log.close()
-    bench.log.close()
-    for call in (
-        partition.flush,
-        lambda: partition.append([NewRecord(b"a")]),
-        lambda: partition.read_batches(0),
-        bench.log.tick,
-    ):
-        with pytest.raises(ClosedError):
-            call()
 
 
 @pytest.mark.parametrize("note_fails", [False, True])

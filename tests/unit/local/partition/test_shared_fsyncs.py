@@ -129,30 +129,6 @@ def test_an_interrupt_takes_whoever_waits_out_of_the_line(before: str, behind: s
 
 
 @pytest.mark.parametrize("kind", [PlainLock, TurnLock])
-def test_the_lock_is_a_lock(kind: Any) -> None:
-    lock = kind()
-    assert (lock.acquire(), lock.locked(), lock.acquire(False), lock.acquire(timeout=0.001)) == (
-        True,
-        True,
-        False,
-        False,
-    )
-    lock.release()
-    assert not lock.locked()
-    with pytest.raises(RuntimeError, match="release unlocked lock"):
-        lock.release()
-    with pytest.raises(ValueError, match="timeout"):
-        lock.acquire(False, 1)
-    with pytest.raises(ValueError, match="timeout"):
-        lock.acquire(timeout=-2)
-    with pytest.raises(OverflowError):
-        lock.acquire(timeout=1e12)
-    with lock as held:
-        assert held is True
-    assert not lock.locked()
-
-
-@pytest.mark.parametrize("kind", [PlainLock, TurnLock])
 def test_the_lock_keeps_threads_apart(kind: Any) -> None:
     lock, most = kind(), [0]
 

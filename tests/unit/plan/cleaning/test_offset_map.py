@@ -8,20 +8,11 @@ import pytest
 
 from tests.unit.format.twins import compiled, needs_both
 from tests.unit.plan.cleaning.building import LogBuilder
-from tests.unit.plan.cleaning.rounds import MemoryLog, build_map
 from tiered.errors import ConfigError
-from tiered.format.control import ControlType
 from tiered.format.pure_kernels import KeyTable
-from tiered.plan.cleaning import CleaningCandidate, cleaning_candidate
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES, ENTRY_BYTES, OffsetMap, OffsetMapBuilder
 
 ALLOCATOR_BYTES = 15 + 4  # a digest of 49 bytes takes 64, an offset of 28 takes 32; tracemalloc does not see it
-
-
-def _candidate(log: MemoryLog) -> CleaningCandidate:
-    candidate = cleaning_candidate(log.state(), 0)
-    assert candidate is not None
-    return candidate
 
 
 def _peak_bytes(table: KeyTable, keys: int) -> int:
@@ -72,23 +63,3 @@ def test_a_full_map_stops_at_the_next_key_known_or_not(capacity: int, end: int) 
     stopped = [builder.add(batch) for batch in build.build().batches]
     assert offset_map.end_offset == end
     assert any(stopped) == (len(offset_map) == capacity) == (capacity < 5)
-
-
-def test_the_map_begins_inside_a_batch() -> None:
-    build = LogBuilder()
-    build.keys(1, 2, 3)
-    build.roll()
-    log = build.build(checkpoint=1)
-    offset_map = build_map(log, _candidate(log))
-    assert [offset_map.get(key) for key in (b"1", b"2", b"3")] == [-1, 1, 2]
-
-
-def test_markers_and_aborted_records_name_no_key() -> None:
-    build = LogBuilder()
-    build.keys(1)
-    build.keys(1, producer=7, transactional=True)
-    build.end(7, ControlType.ABORT)
-    build.roll()
-    log = build.build()
-    offset_map = build_map(log, _candidate(log))
-    assert (offset_map.get(b"1"), len(offset_map), offset_map.end_offset) == (0, 1, 3)
