@@ -5,7 +5,7 @@
     round    every heartbeat.ms: renew ── read the plan ── list members ── judge ── agree on the plan ── release ── take
     poll     the caller's thread, no request: what was assigned, what to stop, what is lost
     commit   one compare-and-swap per partition, all together
-    leave    release all ── delete the member's object; others remove it from the plan
+    leave    release all ── out of the plan ── delete the member's object
 
 Steps of one member run one after the other. :meth:`Member.poll` may run while they wait for an answer.
 
@@ -579,14 +579,30 @@ class Member:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def leave(self) -> Steps[None]:
-        """Release all partitions and delete the member's object. Errors of releases are logged."""
+        """Release all partitions, leave the plan, and delete the member's object.
+
+        Failed releases are logged. Others take over, as from a dead member.
+        """
         if not self.id:
             return
         yield from self._at_once([self._release(tp) for tp in tuple(self._held)])
-        key = group_member_key(self.group, self.id)
+        member = self.id
         self._forget()
+        yield from self._at_once([self._leave_plan(member)])
         # mutant leaver-deletes-its-object
-        yield Delete((key,))
+        yield Delete((group_member_key(self.group, member),))
+
+    def _leave_plan(self, member: str) -> Steps[None]:
+        def change(seen: Tagged[GroupPlan | None]) -> Planned[GroupPlan | None]:
+            if seen.value is None or member not in seen.value.members:
+                return None
+            wanted = replace(next_plan(seen.value, [member], {}, {}), commit=int((yield NewId()), 16))
+            return NextBody(encode_plan(wanted), wanted)
+
+        deadline = yield from deadline_after(self.settings.heartbeat_ms)
+        seen = self._plan if self._plan.etag else None
+        done = yield from update(plan_cell(self.group), change, deadline, seen=seen)
+        self._plan = Tagged(done.value, done.etag)
 
     def _forget(self) -> None:
         for tp in tuple(self._held):

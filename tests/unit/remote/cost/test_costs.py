@@ -432,5 +432,5 @@ def test_a_member_of_a_group(tmp_path: Path) -> None:
     assert drive(desk.store, member.commit({TP: Position(0)})) == {}
     assert bill.requests() == {"put": 1}
     drive(desk.store, member.leave())
-    assert bill.requests() == {"put": 1, "delete": 1}
+    assert bill.requests() == {"put": 2, "delete": 1}
     desk.close()
