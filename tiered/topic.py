@@ -27,7 +27,6 @@ from tiered.transaction import DEFAULT_TIMEOUT_S, AppendRecord, Transaction
 
 if TYPE_CHECKING:
     from tiered.local.disk.topics import TopicInfo
-    from tiered.local.partition.appender import PartitionAppender as PartitionAppender
     from tiered.local.partition.write_log import WriteLog
     from tiered.log import Log
 
@@ -89,7 +88,8 @@ class Topic(TopicReads):
         Called when the topic is opened and after partitions were added. Other threads may append meanwhile.
         """
         # In this order: a partition that was checked or chosen, before or meanwhile, is in both lists.
-        self._writers = [None if self._is_internal else _appender_of(log) for log in logs]
+        # None: an internal topic, or a partition out of service
+        self._writers = [None if self._is_internal or isinstance(log, TieredError) else log for log in logs]
         self._logs = logs
         self._partitions = len(logs)
         self._partitioner = Partitioner(len(logs), kernels.murmur2)
@@ -379,11 +379,6 @@ class Topic(TopicReads):
         if durability == "remote":
             wanted = {TopicPartition(self.name, p): end for p, end in ends.items()}
             self._waiter._wait_uploaded(wanted, DEFAULT_REMOTE_TIMEOUT_S)
-
-
-def _appender_of(log: WriteLog | TieredError) -> PartitionAppender | None:
-    """Return the appender of a partition; None if it is out of service or read-only."""
-    return None if isinstance(log, TieredError) else log.appender
 
 
 def _new_record(given: object, index: int) -> NewRecord:

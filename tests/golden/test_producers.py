@@ -10,12 +10,12 @@ import pytest
 from tests.golden.fixtures import MAIN, ROOTS, base_offset, expected_offsets, partition_dir, partitions
 from tests.golden.producers import CLEANED, LEFT_ALONE, MADE_MS, is_cleaned, snapshots_of
 from tiered.errors import CorruptionError
-from tiered.format.batch import BatchHeader, decode_records
+from tiered.format.batch import BatchHeader
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.segment_indexes import decode_txns, encode_txns
 from tiered.model import AbortedTxn
-from tiered.plan.producer import ProducerBatch, producer_batch
+from tiered.plan.producer import ProducerBatch, read_producer
 from tiered.plan.producer_state import ProducerSnapshot, ProducerState
 
 
@@ -24,11 +24,7 @@ def batches_of(log: Path) -> Iterator[tuple[BatchHeader, ProducerBatch | None]]:
     data = log.read_bytes()
     try:
         for position, header in walk_headers(data):
-            record = None
-            if header.is_control:
-                batch = memoryview(data)[position : position + header.size_bytes]
-                record = next(iter(decode_records(batch)), None)
-            yield header, producer_batch(header, record)
+            yield header, read_producer(header, memoryview(data)[position : position + header.size_bytes])
     except CorruptionError:
         assert "trailing-zeros" in log.parent.name
 

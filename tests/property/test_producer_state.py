@@ -69,11 +69,10 @@ def batch(model: Model, pid: int, sequence: int, count: int, *, txn: bool, epoch
 
 
 def write(state: ProducerState, model: Model, one: ProducerBatch, origin: Origin = Origin.CLIENT) -> None:
-    answer = state.prepare([one], origin)
-    assert not isinstance(answer, Duplicate)
+    assert state.prepare([one], origin) is None
     others = [f for pid in range(3) if pid != one.producer_id and (f := model.first_open(pid)) is not None]
     first = model.first_open(one.producer_id)
-    completed = state.apply(answer)
+    completed = state.apply([one], [one.base_offset])
     assert bool(completed) is (one.marker is not None and first is not None)
     for txn in completed:
         assert (txn.first_offset, txn.last_offset) == (first, model.end)

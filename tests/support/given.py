@@ -9,7 +9,6 @@ from tiered.format.kernels import crc32c
 from tiered.local.partition.write_log import WriteLog
 from tiered.model import RecordMetadata
 from tiered.plan.producer import Origin, read_producer
-from tiered.plan.producer_state import Duplicate
 
 
 def append_given(partition: WriteLog, data: bytes) -> RecordMetadata:
@@ -18,7 +17,7 @@ def append_given(partition: WriteLog, data: bytes) -> RecordMetadata:
         header = verify_batch(piece)
         with partition.context.lock:
             rolled = _store(partition, header, bytes(piece))
-        partition.appender.finish_append(rolled)
+        partition.finish_append(rolled)
     return RecordMetadata(*partition.tp, header.base_offset, header.max_timestamp, header.next_offset)
 
 
@@ -29,8 +28,8 @@ def _store(partition: WriteLog, header: BatchHeader, piece: bytes) -> bool:
         first = next(iter(decode_records(piece))).offset
     assert first >= segments.end, f"{partition.tp} ends at {segments.end}, the batch begins at {first}"
     batch = read_producer(header, piece)
-    answer = partition.producers.prepare([] if batch is None else [batch], Origin.COORDINATOR)
-    assert not isinstance(answer, Duplicate)
+    batches = [] if batch is None else [batch]
+    assert partition.producers.prepare(batches, Origin.COORDINATOR) is None
     if first > segments.end:
         segments.mark_sparse()
         segments.end = first
@@ -40,7 +39,8 @@ def _store(partition: WriteLog, header: BatchHeader, piece: bytes) -> bool:
     least = least_timestamp(header, piece)
     facts = (len(piece), header.last_offset, header.records_count, least, header.max_timestamp)
     crc = crc32c(piece, segments.active.crc32c)
-    return partition.appender.store(piece, facts, crc, context.around.clock.now_ms(), answer=answer)
+    producers = batches, [each.base_offset for each in batches]
+    return partition.store(piece, facts, crc, context.around.clock.now_ms(), producers=producers)
 
 
 def move_start(partition: WriteLog, offset: int) -> int:

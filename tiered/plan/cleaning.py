@@ -51,8 +51,7 @@ class SegmentState:
 class LogState:
     """State of one partition, from which a cleaning is planned. ``segments``: the sealed segments, ascending.
 
-    ``checkpoint``: the first dirty offset after the last cleaning (None: never cleaned). ``in_progress``: a cleaning
-    runs or is paused. ``uncleanable``: an earlier cleaning found damage.
+    ``checkpoint``: the first dirty offset after the last cleaning, None: never cleaned.
     """
 
     tp: TopicPartition
@@ -63,8 +62,6 @@ class LogState:
     last_stable_offset: int
     active_base_offset: int
     checkpoint: int | None = None
-    in_progress: bool = False
-    uncleanable: bool = False
 
     def from_offset(self, offset: int) -> tuple[SegmentState, ...]:
         """Return the sealed segments from the one that contains ``offset`` to the last."""
@@ -109,33 +106,19 @@ class CleaningCandidate:
         return self.ratio > self.min_ratio or self.forced
 
 
-@dataclass(frozen=True, slots=True)
-class CleaningChoice:
-    """Result of the choice of a log: the eligible log with the highest dirty ratio, if any, and every candidate.
-
-    ``candidates`` serve metrics, and name the checkpoints to write back (those with ``checkpoint_reset``).
-    """
-
-    filthiest: CleaningCandidate | None
-    candidates: tuple[CleaningCandidate, ...]
-
-
-def choose_filthiest(states: Iterable[LogState], now_ms: int) -> CleaningChoice:
+def choose_filthiest(candidates: Iterable[CleaningCandidate]) -> CleaningCandidate | None:
     """Return the log to clean by Kafka's rule: the highest dirty ratio among the eligible, the first of equals.
 
-    The result also has the candidates of all logs that may be cleaned. ``now_ms``: wall clock.
+    None if no candidate is eligible.
 
     Kafka's rule: docs/kafka-semantics.md#choice-of-log.
     """
-    looked_at = [cleaning_candidate(state, now_ms) for state in states]
-    candidates = tuple(c for c in looked_at if c is not None)
-    filthiest = max((c for c in candidates if c.eligible), key=lambda c: c.ratio, default=None)
-    return CleaningChoice(filthiest, candidates)
+    return max((c for c in candidates if c.eligible), key=lambda c: c.ratio, default=None)
 
 
 def cleaning_candidate(state: LogState, now_ms: int) -> CleaningCandidate | None:
-    """Return the scope of a cleaning at ``now_ms``. None: not compacted, in progress, or marked uncleanable."""
-    if not state.config.compacted or state.in_progress or state.uncleanable:
+    """Return the scope of a cleaning at ``now_ms`` (wall clock). None: the topic is not compacted."""
+    if not state.config.compacted:
         return None
     scan = CandidateScan(state, now_ms)
     for segment in state.segments:

@@ -11,11 +11,13 @@ from typing import NamedTuple
 from tiered.format.batch import decode_records
 from tiered.format.control import ControlType, control_type, coordinator_epoch
 from tiered.format.header import BatchHeader
-from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
 
 WINDOW_BATCHES = 5
 """Newest batches of a producer that are known by their sequences: a client has at most five in flight."""
+
+EXPIRATION_MS = 86_400_000
+"""Kafka's ``producer.id.expiration.ms``: an idle producer is dropped after a day."""
 
 SEQUENCES = 2**31
 NO_EPOCH = NO_SEQUENCE = NO_OFFSET = -1
@@ -62,22 +64,23 @@ class ProducerBatch(NamedTuple):
     marker: Marker | None = None
 
 
-def producer_batch(
-    header: BatchHeader, control_record: Record | None = None, *, timestamp: int | None = None
+def read_producer(
+    header: BatchHeader, data: bytes | memoryview, *, timestamp: int | None = None
 ) -> ProducerBatch | None:
-    """Return the producer facts of a batch from its header. None for a batch without producer, which changes no state.
+    """Return the producer facts of the batch ``data``, header and records. None if it has no producer.
 
-    ``control_record``: the first record of a control batch (None if compaction left none). ``timestamp``: the batch's
-    greatest timestamp, if the log assigns it after this header was read. Raises CorruptionError for a truncated marker.
+    ``timestamp``: the batch's greatest timestamp, if the log assigns it after ``header`` was read. Raises
+    CorruptionError for a damaged marker.
     """
     if header.producer_id < 0:
         return None
     marker = None
-    if control_record is not None:
-        kind = control_type(control_record)
+    # compaction leaves a control batch without a record
+    record = next(iter(decode_records(data)), None) if header.is_control else None
+    if record is not None:
+        kind = control_type(record)
         if kind in (ControlType.ABORT, ControlType.COMMIT):
-            epoch = coordinator_epoch(control_record)
-            marker = Marker(kind is ControlType.ABORT, epoch, control_record.timestamp)
+            marker = Marker(kind is ControlType.ABORT, coordinator_epoch(record), record.timestamp)
     return ProducerBatch(
         header.base_offset,
         header.last_offset_delta,
@@ -90,20 +93,6 @@ def producer_batch(
         header.is_control,
         marker,
     )
-
-
-def read_producer(
-    header: BatchHeader, data: bytes | memoryview, *, timestamp: int | None = None
-) -> ProducerBatch | None:
-    """Return the producer facts of the batch ``data``, header and records. None if it has no producer.
-
-    ``timestamp``: the batch's greatest timestamp, if the log assigns it after ``header`` was read. Raises
-    CorruptionError for a damaged marker.
-    """
-    if header.producer_id < 0:
-        return None
-    record = next(iter(decode_records(data)), None) if header.is_control else None
-    return producer_batch(header, record, timestamp=timestamp)
 
 
 class BatchSpan(NamedTuple):
@@ -191,9 +180,9 @@ class Producer:
         self.batches = (*self.batches[1 - WINDOW_BATCHES :], span)
         self.timestamp = span.timestamp
 
-    def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
-        """Return True if idle for ``expiration_ms`` (``>=``, as in Kafka) without an open transaction."""
-        return self.txn_first_offset == NO_OFFSET and now_ms - self.timestamp >= expiration_ms
+    def is_expired(self, now_ms: int) -> bool:
+        """Return True if idle for ``EXPIRATION_MS`` (``>=``, as in Kafka) without an open transaction."""
+        return self.txn_first_offset == NO_OFFSET and now_ms - self.timestamp >= EXPIRATION_MS
 
 
 def follows(last_sequence: int, next_sequence: int) -> bool:

@@ -2,10 +2,10 @@
 
 An append calls these methods under the partition's lock::
 
-    batches = [producer_batch(header), ...]         those that have a producer
-    answer = state.prepare(batches, Origin.CLIENT)   Duplicate: respond with its offsets, write nothing
+    batches = [read_producer(header, data), ...]         those that have a producer
+    duplicate = state.prepare(batches, Origin.CLIENT)   respond with its offsets, write nothing
     ... roll, write the bytes ...
-    completed = state.apply(answer, base_offsets)
+    completed = state.apply(batches, base_offsets)
     ... append every completed.index_entry to the .txnindex of the active segment ...
     state.complete_append(completed, end_offset)
 
@@ -25,7 +25,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tiered.errors import (
-    ConfigError,
     InvalidRecordError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
@@ -44,17 +43,6 @@ from tiered.plan.producer import (
     follows,
 )
 from tiered.plan.visibility import CompletedTxn, OpenTxn
-
-DEFAULT_EXPIRATION_MS = 86_400_000
-"""Kafka's ``producer.id.expiration.ms``: an idle producer is dropped after a day."""
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedBatches:
-    """Batches that passed :meth:`ProducerState.prepare`. ``generation``: version of the checked state."""
-
-    batches: tuple[ProducerBatch, ...]
-    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,27 +66,26 @@ class ProducerSnapshot:
 
 
 class ProducerState:
-    """State of all producers of one partition. Not thread-safe: callers hold the partition's lock. No I/O, no clock.
+    """State of all producers of one partition. Not thread-safe: callers hold the partition's lock. No I/O, no clock."""
 
-    ``expiration_ms``: idle time after which :meth:`expire` removes a producer.
-    """
-
-    def __init__(self, log_start: int = 0, *, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
+    def __init__(self, log_start: int = 0) -> None:
         self._producers: dict[int, Producer] = {}
         self._txns: dict[int, int] = {}  # open transactions: first offset, which rises with each, to producer id
-        self._expiration_ms = expiration_ms
-        self._generation = 0
         self._log_start = self._map_end = self._snapshot_offset = log_start
 
     # -- append ----------------------------------------------------------------------------------------------------
 
-    def prepare(self, batches: Sequence[ProducerBatch], origin: Origin = Origin.CLIENT) -> PreparedBatches | Duplicate:
+    def prepare(self, batches: Sequence[ProducerBatch], origin: Origin = Origin.CLIENT) -> Duplicate | None:
         """Check the batches of one append, in order, without changing the state.
 
-        Return a Duplicate if each batch of a client's append was appended before. Raises OutOfOrderSequenceError if
-        only some were, or for a gap. Raises ProducerFencedError for an older epoch, and InvalidTxnStateError for a
-        non-transactional batch in an open transaction. Raises InvalidRecordError for a batch without epoch, and for a
-        client's marker or batch without sequence. The error's ``index`` counts records of the append.
+        Return a Duplicate if each batch of a client's append was appended before, otherwise None. The ``index`` of an
+        error counts records of the append.
+
+        Raises:
+            OutOfOrderSequenceError: for a gap, or if only some of the batches were appended before.
+            ProducerFencedError: for an older epoch.
+            InvalidTxnStateError: for a non-transactional batch in an open transaction.
+            InvalidRecordError: for a batch without epoch.
         """
         if origin is Origin.CLIENT and batches:
             duplicate = self._duplicate(batches)
@@ -110,13 +97,16 @@ class ProducerState:
             draft = drafts.get(batch.producer_id)
             if draft is None:
                 draft = drafts[batch.producer_id] = Draft.from_producer(self._producers.get(batch.producer_id))
-            check_form(batch, origin, index)
+            if batch.producer_epoch < 0:
+                raise InvalidRecordError(
+                    f"producer {batch.producer_id} has no epoch", index=index, hint="set its epoch to 0 or above"
+                )
             if batch.control:
                 check_marker(draft, batch)
             else:
                 check_data(draft, batch, origin, index)
             index += batch.offset_delta + 1
-        return PreparedBatches(tuple(batches), self._generation)
+        return None
 
     def _duplicate(self, batches: Sequence[ProducerBatch]) -> Duplicate | None:
         found: list[BatchSpan] = []
@@ -128,28 +118,15 @@ class ProducerState:
             found.append(span)
         return Duplicate(found[0].first_offset, found[-1].last_offset, found[0].timestamp)
 
-    def apply(self, prepared: PreparedBatches, base_offsets: Sequence[int] | None = None) -> tuple[CompletedTxn, ...]:
-        """Apply batches whose bytes are written at ``base_offsets``. None: at the offsets in the batches.
+    def apply(self, batches: Sequence[ProducerBatch], base_offsets: Sequence[int]) -> tuple[CompletedTxn, ...]:
+        """Apply batches that passed :meth:`prepare` under the same lock, and whose bytes are at ``base_offsets``.
 
         Return the transactions that these batches end, for :meth:`complete_append` after the index has the aborted
-        ones. Raises ConfigError if the state has changed since :meth:`prepare`: call both under one lock. Also raises
-        ConfigError for another number of offsets than of batches.
+        ones.
         """
-        if prepared.generation != self._generation:
-            raise ConfigError(
-                "the batches are not applied: the producer state has changed since they were checked",
-                hint="prepare the batches again",
-            )
-        if base_offsets is not None and len(base_offsets) != len(prepared.batches):
-            raise ConfigError(
-                f"the batches are not applied: {len(base_offsets)} base offsets for {len(prepared.batches)} batches",
-                hint="pass one base offset for each batch, or None",
-            )
-        self._generation += 1
         completed: list[CompletedTxn] = []
         ended: set[int] = set()
-        for i, batch in enumerate(prepared.batches):
-            base = batch.base_offset if base_offsets is None else base_offsets[i]
+        for batch, base in zip(batches, base_offsets, strict=True):
             txn = self._put(batch, base, ended)
             if txn is not None:
                 completed.append(txn)
@@ -171,7 +148,6 @@ class ProducerState:
         Return the transaction that the batch ends, None for none. The caller appends its ``index_entry`` to the index
         that it rebuilds, and calls ``advance`` for batches without producer (or once, at the end).
         """
-        self._generation += 1
         txn = self._put(batch, batch.base_offset, ())
         if txn is not None:
             self._txns.pop(txn.first_offset, None)
@@ -210,19 +186,13 @@ class ProducerState:
 
     # -- what is stable --------------------------------------------------------------------------------------------
 
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """First offset of the oldest open transaction, but at least the log's start; None if no transaction is open."""
-        first = next(iter(self._txns), None)
-        return None if first is None else max(first, self._log_start)
-
     def last_stable_offset(self, end: int) -> int:
         """Return the last stable offset: below it every transaction has ended.
 
         ``end``: upper bound of the result, and the result if no transaction is open.
         """
-        first = self.first_unstable_offset
-        return end if first is None else min(first, end)
+        first = next(iter(self._txns), end)
+        return min(max(first, self._log_start), end)
 
     def raise_log_start(self, log_start: int) -> None:
         """Raise the start of the log; a lower one changes nothing. Producers stay: they expire only by time."""
@@ -232,10 +202,9 @@ class ProducerState:
 
     def expire(self, now_ms: int) -> list[int]:
         """Remove producers that are idle for the expiration time and have no open transaction. Return their ids."""
-        gone = [p for p, producer in self._producers.items() if producer.is_expired(now_ms, self._expiration_ms)]
+        gone = [p for p, producer in self._producers.items() if producer.is_expired(now_ms)]
         for producer_id in gone:
             del self._producers[producer_id]
-        self._generation += bool(gone)
         return gone
 
     # -- snapshots -------------------------------------------------------------------------------------------------
@@ -268,28 +237,15 @@ class ProducerState:
 
         Afterwards only the newest batch of each producer is known.
         """
-        self._generation += 1
         loaded = () if snapshot is None else snapshot.entries
         producers = {e.producer_id: Producer.from_entry(e) for e in loaded}
         self._producers = {
-            producer_id: producer
-            for producer_id, producer in producers.items()
-            if not producer.is_expired(now_ms, self._expiration_ms)
+            producer_id: producer for producer_id, producer in producers.items() if not producer.is_expired(now_ms)
         }
         opened = [(p.txn_first_offset, i) for i, p in self._producers.items() if p.txn_first_offset != NO_OFFSET]
         self._txns = dict(sorted(opened))
         self._log_start = log_start
         self._map_end = self._snapshot_offset = log_start if snapshot is None else snapshot.offset
-
-    def is_current(self, log_start: int, log_end: int) -> bool:
-        """Return True if the state covers the log up to ``log_end``. Its start is then raised to ``log_start``.
-
-        False: :meth:`load` the newest readable snapshot of :func:`loadable`, then :meth:`replay` the batches after it.
-        """
-        if self._map_end != log_end:
-            return False
-        self.raise_log_start(log_start)
-        return True
 
     # -- what it holds ---------------------------------------------------------------------------------------------
 
@@ -361,31 +317,6 @@ class Draft:
             return cls(NO_EPOCH, NO_SEQUENCE, NO_EPOCH, False)
         in_txn = producer.txn_first_offset != NO_OFFSET
         return cls(producer.epoch, producer.last_sequence, producer.coordinator_epoch, in_txn)
-
-
-def check_form(batch: ProducerBatch, origin: Origin, index: int) -> None:
-    """Raise InvalidRecordError for a batch without epoch, and for a client's batch that is a marker or has no sequence.
-
-    ``index``: number of the batch's first record in the append.
-    """
-    if batch.producer_epoch < 0:
-        raise InvalidRecordError(
-            f"producer {batch.producer_id} has no epoch", index=index, hint="set its epoch to 0 or above"
-        )
-    if origin is not Origin.CLIENT:
-        return
-    if batch.control:
-        raise InvalidRecordError(
-            "a client cannot append control batches",
-            index=index,
-            hint="commit or abort the transaction: the log then writes the markers itself",
-        )
-    if batch.base_sequence < 0:
-        raise InvalidRecordError(
-            f"producer {batch.producer_id} has an epoch but no sequence",
-            index=index,
-            hint="set the base sequence of the batch to 0 or above",
-        )
 
 
 def check_data(draft: Draft, batch: ProducerBatch, origin: Origin, index: int) -> None:

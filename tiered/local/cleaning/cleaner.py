@@ -201,18 +201,19 @@ class LogCleaner:
         with self._looking:
             while not self._stopping.is_set():
                 subjects = {s.state.tp: s for s in self._candidates(now_ms, failed, done)}
-                choice = choose_filthiest((s.state for s in subjects.values()), now_ms)
-                self._counts.looked(choice.candidates, now_ms)
-                for each in choice.candidates:
+                looked_at = [cleaning_candidate(subject.state, now_ms) for subject in subjects.values()]
+                candidates = tuple(candidate for candidate in looked_at if candidate is not None)
+                self._counts.looked(candidates, now_ms)
+                for each in candidates:
                     if each.checkpoint_reset:
                         LOGGER.warning("cleaner_checkpoint_reset partition=%s offset=%d", each.tp, each.first_dirty)
                         self.checkpoint.store(each.tp, each.first_dirty, self._roster.names())
-                if choice.filthiest is None:
+                chosen = choose_filthiest(candidates)
+                if chosen is None:
                     break
-                tp = choice.filthiest.tp
-                if self._reserve_partition(tp):
-                    return subjects[tp], choice.filthiest
-                failed.add(tp)  # a manual round has just begun on it
+                if self._reserve_partition(chosen.tp):
+                    return subjects[chosen.tp], chosen
+                failed.add(chosen.tp)  # a manual round has just begun on it
         return None
 
     def _candidates(self, now_ms: int, failed: set[TopicPartition], done: PassResult) -> Iterable[Subject]:
@@ -301,7 +302,7 @@ class LogCleaner:
 
     def _find(self, tp: TopicPartition) -> WriteLog:
         try:
-            return self._roster.logs[tp]
+            return self._roster.wake(tp)
         except KeyError:
             raise UnknownTopicError(
                 f"{self._roster.directory} holds no partition {tp}", hint="`tiered status` lists its partitions"

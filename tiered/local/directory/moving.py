@@ -83,7 +83,7 @@ def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, ti
     ``uid`` makes the name of the copy unique. ``timeout_seconds``: limit of the wait for the partition's close, after
     which LocalIOError is raised. Raises the partition's error if it is out of service.
     """
-    writer = source.roster.logs[tp]  # raises for one that is out of service, before anything is made
+    writer = source.roster.wake(tp)  # raises for one that is out of service, before anything is made
     files, place = target.files, source.directory / partition_dir(tp)
     future = target.directory / renamed_dir(tp, uid, "future")
     make_inside(files, future)

@@ -159,7 +159,7 @@ class BackgroundTasks:
 
     def _roll(self, tp: TopicPartition) -> int | None:
         try:
-            writer = self._roster.logs[tp]
+            writer = self._roster.wake(tp)
         except KeyError:  # its topic was deleted meanwhile
             return None
         return 0 if writer.maintenance.roll() else None

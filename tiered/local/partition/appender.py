@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, overload
@@ -27,13 +26,13 @@ from tiered.local.disk.lock import FORKS, forked_error
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.partition.context import APPEND, PartitionContext
 from tiered.local.partition.durability import Durability
+from tiered.local.partition.log_segments import LogSegments
 from tiered.local.partition.maintenance import Maintenance
 from tiered.local.partition.producers import PartitionProducers
 from tiered.local.partition.validation import RecordRules, coordinator_batch, stored_batches
 from tiered.local.segment.active import BatchFacts, BatchTuple
-from tiered.model import NewRecord, PackedBatch, RecordMetadata
+from tiered.model import NewRecord, PackedBatch, RecordMetadata, TopicPartition
 from tiered.plan.producer import Origin, ProducerBatch, ProducerStamp, read_producer
-from tiered.plan.producer_state import Duplicate, PreparedBatches
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 if TYPE_CHECKING:
@@ -52,39 +51,38 @@ NO_EPOCH = -2
 """Claim epoch below every other. A restore writes -1."""
 
 
-class PartitionAppender:
-    """Appender of batches to one partition. Thread-safe.
+class Appends:
+    """Appends to one partition. Thread-safe.
 
     An append holds the partition's lock. If a flush is due, the append first releases that lock, then flushes.
     """
 
-    def __init__(
-        self,
-        context: PartitionContext,
-        *,
-        durability: Durability,
-        maintenance: Maintenance,
-        producers: PartitionProducers,
-        beginning: FirstAppendGuard,
-    ) -> None:
-        self._now_ms = context.clock.now_ms
-        self._forks, self._pid = FORKS.count, os.getpid()
-        self._reserve = context.around.reserve
-        self._context = context
-        self._lock = context.lock
-        self._segments = segments = context.segments
-        self._durability = durability
-        self._maintenance = maintenance
-        self._producers = producers
-        self._beginning = beginning
-        self._topic, self._partition = segments.tp
-        self._keeps_reserve = not is_state_log(segments.tp.topic)
-        self.configure(segments.config)
+    tp: TopicPartition
+    context: PartitionContext
+    segments: LogSegments
+    durability: Durability
+    maintenance: Maintenance
+    producers: PartitionProducers
+    beginning: FirstAppendGuard
+    _pid: int
 
-    def configure(self, config: TopicConfig) -> None:
+    def _begin_appends(self) -> None:
+        """Keep what each append reads. Call it once the components are there."""
+        self._now_ms = self.context.clock.now_ms
+        self._forks = FORKS.count
+        self._reserve = self.context.around.reserve
+        self._lock = self.context.lock
+        self._topic, self._partition = self.tp
+        self._keeps_reserve = not is_state_log(self.tp.topic)
+
+    def _check_fork(self) -> None:
+        if FORKS.count != self._forks:
+            raise forked_error(self.tp, self._pid)
+
+    def _use_rules(self, config: TopicConfig) -> None:
         """Use the changed settings for all later appends."""
         self._rules = rules = RecordRules(config)
-        self._form = rules.form and rules.form._replace(place=self._segments.tp)
+        self._form = rules.form and rules.form._replace(place=self.tp)
         self._given_form = self._form and self._form._replace(given=True)
         self._flush_messages = config.flush_messages
 
@@ -93,20 +91,28 @@ class PartitionAppender:
     @overload
     def append(self, records: Sequence[object], *, given: Literal[True]) -> RecordMetadata | None: ...
     def append(self, records: Sequence[object], *, given: bool = False) -> RecordMetadata | None:
-        """Append ``records`` as one atomic batch at the next offsets. Return its place.
+        """Append the records as one atomic batch at the next offsets. On return the batch is in the page cache.
 
         ``given``: ``records`` may have any form that ``append_many`` accepts, not only ``NewRecord``. Then the result
         is None, without an append, if the topic is compressed, the log is empty, or a record is refused or not plain
-        ``bytes``. The caller then appends NewRecords. Raises InvalidRecordError, InvalidTimestampError,
-        RecordTooLargeError, ClosedError, DiskFullError, TooManyOpenFilesError or FencedError, without an append. Raises
-        NotDurableError if only a due flush failed. After another LocalIOError the partition is offline, and the records
-        may be in the log.
+        ``bytes``. The caller then appends NewRecords.
+
+        Returns:
+            The place of the batch, with the timestamp of its first record (the log's time with LogAppendTime).
+
+        Raises:
+            InvalidRecordError, InvalidTimestampError, RecordTooLargeError: the record at the error's ``index`` is
+                refused, and nothing was appended.
+            ClosedError, DiskFullError, FencedError, TooManyOpenFilesError: nothing was appended.
+            NotDurableError: the records are in the log, but the flush that ``flush.messages`` needs has failed.
+            LocalIOError: the disk failed, and the partition goes offline. The records may be in the log, and a crash
+                may lose them.
         """
         if FORKS.count != self._forks:
-            raise forked_error(self._context.tp, self._pid)
+            raise forked_error(self.tp, self._pid)
         now_ms = self._now_ms()
         form = self._given_form if given else self._form
-        context, segments = self._context, self._segments
+        context, segments = self.context, self.segments
         if form is not None and context.begun:
             with self._lock:
                 if context.under_way is not None or context.offline is not None or context.ending:
@@ -115,25 +121,22 @@ class PartitionAppender:
                 found = kernels.encode_batch(records, form, now_ms, now_ms, end, context.epoch, NOT_NUMBERED, crc)
                 rolled = found is not None and self.store(found[0], found[1], found[3], now_ms)
             if found is not None:
-                if rolled or segments.end - self._durability.flushed >= self._flush_messages:
+                if rolled or segments.end - self.durability.flushed >= self._flush_messages:
                     self.finish_append(rolled)
                 return found[4]
         return None if given else self._append_encoded(self._rules.encode(records, now_ms), len(records), now_ms)
 
     def _append_encoded(self, encoded: tuple[bytearray, int, int, int], count: int, now_ms: int) -> RecordMetadata:
-        """Append one encoded batch of ``count`` records at the next offsets, and return its place.
-
-        ``encoded``: (batch, first timestamp, smallest timestamp, largest timestamp). ``now_ms``: wall clock.
-        """
+        """Append one batch of ``count`` records. ``encoded``: (batch, first, smallest, largest timestamp)."""
         data, first, least, greatest = encoded
-        if not self._context.begun:
-            self._beginning.wait()
+        if not self.context.begun:
+            self.beginning.wait()
         with self._lock:
-            self._context.check_writable()
-            base = self._segments.end
+            self.context.check_writable()
+            base = self.segments.end
             end = base + count
             self._check_offsets(end)
-            crc = kernels.assign_offsets(data, base, self._context.epoch, self._segments.active.crc32c)
+            crc = kernels.assign_offsets(data, base, self.context.epoch, self.segments.active.crc32c)
             rolled = self.store(data, (len(data), end - 1, count, least, greatest), crc, now_ms)
         self.finish_append(rolled)
         return RecordMetadata(self._topic, self._partition, base, first, end)
@@ -142,9 +145,10 @@ class PartitionAppender:
         """Append a batch that the caller encoded, and return its place.
 
         Return None, without an append, if the topic's codec, size limit, keys or timestamps forbid these bytes.
-        Raises ClosedError, DiskFullError or FencedError, without an append. Raises NotDurableError if only a due flush
+        Raises ClosedError, DiskFullError or FencedError: nothing was appended. NotDurableError: only a due flush
         failed. After another LocalIOError the batch may be in the log.
         """
+        self._check_fork()
         now_ms = self._now_ms()
         if not self._rules.takes(batch, now_ms):
             return None
@@ -152,13 +156,15 @@ class PartitionAppender:
         return self._append_encoded((data, first, least, greatest), count, now_ms)
 
     def append_as_producer(self, records: Sequence[object], stamp: ProducerStamp) -> RecordMetadata:
-        """Append one atomic batch of a transaction, and return its place.
+        """Append one atomic batch of an open transaction. ``read_committed`` shows it once the transaction committed.
 
-        If the batch was appended before, return the place of that append. ``records``: in any form that ``append_many``
-        accepts, checked by the caller. ``stamp``: the producer's id and epoch, and the sequence of the first record.
-        Raises OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError for a wrong sequence, epoch or
-        transaction state.
+        ``records``: in any form that ``append_many`` accepts. ``stamp``: the producer's id and epoch, and the sequence
+        of the first record. Raises OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError for a wrong
+        sequence, epoch or transaction state, InvalidRecordError for a refused record, ClosedError, DiskFullError or
+        FencedError. Then nothing is appended. NotDurableError: only a due flush failed. After another LocalIOError the
+        batch may be in the log.
         """
+        self._check_fork()
         now_ms = self._now_ms()
         data, first, least, greatest = self._rules.encode(records, now_ms, stamp, given=True)
         facts = BatchFacts(len(data), len(records) - 1, len(records), least, greatest)
@@ -166,21 +172,29 @@ class PartitionAppender:
         return written._replace(timestamp=first)
 
     def append_batches(self, data: bytes) -> RecordMetadata:
-        """Append the encoded batches in ``data``, all or none, and return their place. Their offsets are assigned here.
+        """Append the encoded batches in ``data``, all or none. They get the next offsets and the log's leader epoch.
 
-        If a producer's batches were appended before, return the place of that append, without another one. Raises
-        InvalidRecordError, InvalidTimestampError or RecordTooLargeError for a refused batch. Raises
-        OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError for a producer's wrong sequence, epoch or
-        transaction state.
+        A v2 batch is encoded again only if the topic's codec differs, or if its records are not numbered in order. One
+        that spans more offsets than it has records is refused, such as a batch of a compacted topic. Batches of v0 and
+        v1 become v2. A record without timestamp stays without one. The result's ``timestamp`` is the largest one.
+        Raises InvalidRecordError for a refused batch, ClosedError, DiskFullError or FencedError: nothing was appended.
+        NotDurableError: only a due flush failed. After another LocalIOError the batches may be in the log.
+
+        A producer's batch is appended once. A repetition of one of the producer's five newest batches (after a restart:
+        of the newest) appends nothing and returns the existing offsets. Raises OutOfOrderSequenceError,
+        ProducerFencedError or InvalidTxnStateError for a wrong sequence, epoch or transaction state.
         """
+        self._check_fork()
         now_ms = self._now_ms()
         return self._append_validated(stored_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms)
 
     def append_columns(self, records: RecordColumns) -> RecordMetadata:
         """Append the rows of ``records``, which the caller checked, as one atomic batch. Return its place.
 
-        Raises RecordTooLargeError if the batch exceeds ``max.message.bytes`` or ``segment.bytes`` of the topic.
+        Raises RecordTooLargeError, ClosedError, DiskFullError or FencedError: nothing was appended. NotDurableError:
+        only a due flush failed. After another LocalIOError the batch may be in the log.
         """
+        self._check_fork()
         from tiered.format.columns import encode_columns  # noqa: PLC0415  with numpy
 
         now_ms = self._now_ms()
@@ -195,7 +209,7 @@ class PartitionAppender:
         )
         if len(data) > rules.max_bytes:
             raise RecordTooLargeError(
-                f"{self._context.tp}: a batch of {len(records)} rows has {len(data)} bytes, and "
+                f"{self.context.tp}: a batch of {len(records)} rows has {len(data)} bytes, and "
                 f"{rules.limit_name} is {rules.max_bytes}",
                 hint=f"append fewer rows in one call, or raise {rules.limit_name} of the topic",
             )
@@ -205,11 +219,14 @@ class PartitionAppender:
         return written._replace(timestamp=now_ms if stamped else int(times[0]))
 
     def append_as_coordinator(self, data: bytes) -> RecordMetadata:
-        """Append one encoded batch of a transaction coordinator, usually a marker. Its offset is assigned here.
+        """Append one encoded batch of a coordinator, usually the marker that ends a transaction.
 
-        Raises InvalidRecordError unless ``data`` is one batch with a producer id, CorruptionError for damage,
-        ProducerFencedError if the epoch of producer or coordinator is too old.
+        Sequences are not checked. Raises InvalidRecordError unless ``data`` is one v2 batch of a producer,
+        ProducerFencedError if its epoch or the coordinator's is too old, CorruptionError for damage. Raises
+        FencedError if another volume owns the partition, ClosedError, DiskFullError. Nothing is appended then. After
+        another LocalIOError the batch may be in the log.
         """
+        self._check_fork()
         now_ms = self._now_ms()
         return self._append_validated([coordinator_batch(self._rules, data, now_ms)], Origin.COORDINATOR, now_ms)
 
@@ -226,27 +243,27 @@ class PartitionAppender:
         append, without another one. Raises RecordTooLargeError if they exceed ``segment.bytes`` together.
         """
         buffer = bytearray(b"".join(piece for piece, _ in settled))
-        if len(buffer) > self._segments.active.segment_bytes:
+        if len(buffer) > self.segments.active.segment_bytes:
             raise RecordTooLargeError(
-                f"{self._context.tp}: one append of {len(buffer)} bytes exceeds segment.bytes, "
-                f"{self._segments.active.segment_bytes}",
+                f"{self.context.tp}: one append of {len(buffer)} bytes exceeds segment.bytes, "
+                f"{self.segments.active.segment_bytes}",
                 hint="append fewer batches at once",
             )
         producers = [_producer_of(piece, fact) for piece, fact in settled]
         batches = [batch for batch in producers if batch is not None]
-        if not self._context.begun:
-            self._beginning.wait()
+        if not self.context.begun:
+            self.beginning.wait()
         with self._lock:
-            self._context.check_writable()
-            answer = self._producers.prepare(batches, origin)
-            if isinstance(answer, Duplicate):
-                return self._metadata(answer.first_offset, answer.timestamp, answer.last_offset + 1)
-            base = end = self._segments.end
+            self.context.check_writable()
+            known = self.producers.prepare(batches, origin)
+            if known is not None:
+                return self._metadata(known.first_offset, known.timestamp, known.last_offset + 1)
+            base = end = self.segments.end
             self._check_offsets(base + sum(fact.last_offset + 1 for _, fact in settled))
-            crc, rest = self._segments.active.crc32c, memoryview(buffer)
+            crc, rest = self.segments.active.crc32c, memoryview(buffer)
             facts, bases = [], []
             for (piece, fact), batch in zip(settled, producers, strict=True):
-                crc = kernels.assign_offsets(rest, end, self._context.epoch, crc)
+                crc = kernels.assign_offsets(rest, end, self.context.epoch, crc)
                 rest = rest[len(piece) :]
                 facts.append(fact._replace(last_offset=end + fact.last_offset))
                 if batch is not None:
@@ -255,7 +272,7 @@ class PartitionAppender:
             greatest = max(fact.max_timestamp for fact in facts)
             reserved = origin is Origin.COORDINATOR
             whole = BatchFacts(len(buffer), end - 1, end - base, -1, greatest)
-            rolled = self.store(buffer, whole, crc, now_ms, facts, answer=answer, bases=bases, reserved=reserved)
+            rolled = self.store(buffer, whole, crc, now_ms, facts, producers=(batches, bases), reserved=reserved)
         self.finish_append(rolled)
         return self._metadata(base, greatest, end)
 
@@ -263,7 +280,7 @@ class PartitionAppender:
         """Raise InvalidRecordError if the log would end above the last offset of Kafka's format."""
         if end > MAX_LONG:
             raise InvalidRecordError(
-                f"{self._context.tp} ends at offset {self._segments.end}: the append would exceed the largest "
+                f"{self.context.tp} ends at offset {self.segments.end}: the append would exceed the largest "
                 f"offset, {MAX_LONG}",
                 hint="append to another topic",
             )
@@ -276,25 +293,24 @@ class PartitionAppender:
         now_ms: int,
         batches: Sequence[BatchTuple] = (),
         *,
-        answer: PreparedBatches | None = None,
-        bases: Sequence[int] | None = None,
+        producers: tuple[Sequence[ProducerBatch], Sequence[int]] = ((), ()),
         reserved: bool = False,
     ) -> bool:
         """Write encoded batches at the end of the log. Return True if the active segment was sealed first.
 
         The caller holds the lock and has called ``check_writable``. ``facts``: BatchFacts of all ``data``, ``batches``
-        of each batch if several. ``crc``: of the active file with ``data``. ``answer``: checked batches of producers.
-        ``bases``: their base offsets, None: as encoded. ``reserved``: may use the disk reserve. Raises DiskFullError
-        below that, FencedError if the bucket may have these offsets, InvalidRecordError if they exceed one segment.
+        of each batch if several. ``crc``: of the active file with ``data``. ``producers``: checked batches of producers
+        and their base offsets. ``reserved``: may use the disk reserve. Raises DiskFullError below that, FencedError if
+        the bucket may have these offsets, InvalidRecordError if they exceed one segment.
         """
-        context, segments = self._context, self._segments
+        context, segments = self.context, self.segments
         size, last, _, _, greatest = facts
         first = not context.begun and segments.empty
         upload = context.upload
         if upload is not None and (upload.fenced or segments.end < upload.end_offset):
             context.check_writable()
             context.check_continues(segments.end)
-        token = self._beginning.need() if first else None
+        token = self.beginning.need() if first else None
         if context.unassigned:  # a cut took the entry of the epoch that goes on
             context.assign_epoch(segments.end)
         active, reason = segments.active, None
@@ -311,88 +327,67 @@ class PartitionAppender:
         ):
             reason = active.roll_reason(size, greatest, last, now_ms)
         if reason is not None:
-            self._maintenance.roll_now(reason, now_ms)
+            self.maintenance.roll_now(reason, now_ms)
             active, crc = segments.active, kernels.crc32c(data)
             if last - active.base_offset > MAX_RELATIVE_OFFSET:
-                raise InvalidRecordError(
-                    f"{self._context.tp}: the append would span offsets {active.base_offset} to {last + 1}, too many "
-                    "for one segment",
-                    hint="append fewer batches at once",
-                )
-        context.resume_at = segments.end
+                what = f"offsets {active.base_offset} to {last + 1} are too many for one segment"
+                raise InvalidRecordError(f"{self.tp}: {what}", hint="append fewer batches at once")
         context.under_way = APPEND
         try:
             active.append(data, facts, crc, context.epoch, now_ms, batches=batches)
-            segments.end = last + 1
-            if self._producers.state is not None:
-                self._apply_producers(answer, bases)
             if first:
-                self._beginning.check_first_append(token)
-        except BaseException as error:
-            self._break_off(error)
+                self.beginning.check_first_append(token)
+            segments.end = last + 1
+            if self.producers.state is not None:
+                self._apply_producers(*producers)
+        except (DiskFullError, TooManyOpenFilesError, FencedError):
+            if first and active.size_bytes:  # the record must not stay: its offset may be another one's
+                active.close()
+                segments.create_active(active.base_offset, now_ms)
+            context.under_way = None
+            raise
+        except LocalIOError as error:
+            context.go_offline(error)
             raise
         context.under_way = None
-        context.begun = True  # also where an interrupt came before this line the last time
+        context.begun = True
         if context.watchers:
             context.notify()
         return reason is not None
 
-    def _break_off(self, error: BaseException) -> None:
-        """Clean up after ``error``, which ended an append. The caller holds the lock and raises ``error``.
+    def _apply_producers(self, batches: Sequence[ProducerBatch], bases: Sequence[int]) -> None:
+        """Apply written batches of producers, at the offsets ``bases``, to the producer state.
 
-        After DiskFullError and TooManyOpenFilesError the log is unchanged and stays online. After FencedError the
-        record is removed; LocalIOError if that fails. Any other LocalIOError takes the partition offline. After an
-        interrupt ``under_way`` stays set, and the next holder of the lock removes the append.
+        If the transaction index cannot be written, take the partition offline and raise LocalIOError. The last stable
+        offset then stays where it was.
         """
-        if isinstance(error, DiskFullError | TooManyOpenFilesError):
-            self._context.under_way = None
-        elif isinstance(error, FencedError):  # the record must not stay: its offset may be another one's
-            self._context.roll_back_append()
-            if self._context.offline is not None:
-                why = self._context.offline.message
-                raise LocalIOError(
-                    f"{self._context.tp}: the append was refused, but its record could not be removed from the "
-                    f"file: {why}",
-                    hint="read the end of the partition before you append the record again: it may be there",
-                ) from error
-        elif isinstance(error, LocalIOError):
-            self._context.go_offline(error)
-
-    def _apply_producers(self, answer: PreparedBatches | None, bases: Sequence[int] | None) -> None:
-        """Apply a written batch to the producer state.
-
-        ``answer``: the checked batches of producers in it, None without any. ``bases``: their base offsets, None:
-        unchanged. If the transaction index cannot be written, take the partition offline and raise LocalIOError. The
-        last stable offset then stays where it was.
-        """
-        state = self._producers.state
-        completed = () if answer is None or state is None else state.apply(answer, bases)
+        state = self.producers.state
+        completed = () if state is None else state.apply(batches, bases)
         aborted = [txn.index_entry for txn in completed if txn.index_entry is not None]
         if aborted:
             try:
-                self._segments.active.append_aborted(aborted)
+                self.segments.active.append_aborted(aborted)
             except TieredError as error:
-                self._context.go_offline(error)
-                raise self._context.offline_error(error) from error
-            self._segments.new_names = True
-        self._producers.complete_append(completed)
+                self.context.go_offline(error)
+                raise self.context.offline_error(error) from error
+            self.segments.new_names = True
+        self.producers.complete_append(completed)
 
     def _metadata(self, base: int, timestamp: int, end: int) -> RecordMetadata:
-        return RecordMetadata(self._context.tp.topic, self._context.tp.partition, base, timestamp, end)
+        return RecordMetadata(self.context.tp.topic, self.context.tp.partition, base, timestamp, end)
 
     def finish_append(self, rolled: bool) -> None:
         """Flush if the append sealed a segment (``rolled``), or if ``flush.messages`` is reached.
 
-        The caller does not hold the partition's lock. Raises LocalIOError if an fsync failed, and NotDurableError if
-        ``flush.messages`` is reached and a file could not be opened.
+        The caller does not hold the partition's lock.
         """
         if rolled:
             try:
-                self._durability.flush_to(self._segments.active.base_offset)
+                self.durability.flush_to(self.segments.active.base_offset)
             except NotDurableError as error:  # the record is in the log, the next flush is the segment's, too
-                LOGGER.warning("sealed_segment_not_flushed partition=%s error=%s", self._context.tp, error)
-        if self._segments.end - self._durability.flushed >= self._flush_messages:
-            self._durability.flush_to(self._segments.end)
+                LOGGER.warning("sealed_segment_not_flushed partition=%s error=%s", self.context.tp, error)
+        if self.segments.end - self.durability.flushed >= self._flush_messages:
+            self.durability.flush_to(self.segments.end)
 
 
 def _producer_of(piece: bytes | bytearray, fact: BatchFacts) -> ProducerBatch | None:
@@ -485,6 +480,4 @@ class FirstAppendGuard:
         noted = self._context.around.uploads.read().get(self._context.tp)
         if noted is not None and noted.end_offset <= end and noted.claim_epoch > epoch:
             return ""
-        if proof.token is None and proof.restored_from is None:
-            return "its files were moved aside, and it continues at the bucket's end"
         return "an uploader has claimed it, and it continues at the bucket's end"

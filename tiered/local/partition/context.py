@@ -10,9 +10,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from tiered.errors import (
     DiskFullError,
     FencedError,
     LocalIOError,
-    ReentrantCallError,
     TieredError,
 )
 from tiered.format.kernels import PlainLock
@@ -80,8 +78,7 @@ class PartitionContext:
 
     ``under_way`` names the change that is being made, None between changes. It is set before the first effect and
     cleared after the last one. If ``lock`` is free and ``under_way`` is set, an exception ended that change midway,
-    and the next call repairs it. ``resume_at`` is the end of the log before the append that is under way. ``mend``
-    truncates the log to that end.
+    and the next call takes the partition offline. The next open of the log recovers it.
 
     ``watchers`` are the signals of reads that follow this partition.
 
@@ -106,9 +103,7 @@ class PartitionContext:
         self.ending = False
         self.closed = False
         self.under_way: str | None = None
-        self.resume_at = 0
         self.begun = not segments.empty
-        self.mend: Callable[[int], None] = lambda _: None
         self.watchers: tuple[Signal, ...] = ()
         if epochs.latest < 0:
             epochs.assign(0, segments.end)
@@ -142,37 +137,16 @@ class PartitionContext:
         return self.upload is not None and self.upload.fenced
 
     def check_open(self) -> None:
-        """Raise ClosedError if the partition was closed. Otherwise repair a change that an exception ended midway.
-
-        An append is undone; after another change the partition goes offline. The caller holds the lock.
-        """
+        """Raise ClosedError if the partition was closed. The caller holds the lock."""
         if self.closed:
             raise ClosedError(f"{self.tp} is closed, and the call had no effect", hint="open the log again")
-        self.roll_back_append()
+        self.check_interrupted()
 
-    def roll_back_append(self) -> None:
-        """Repair a change that an exception ended midway.
-
-        An append is undone; after another change the partition goes offline. The caller holds the lock. If this method
-        raises, ``under_way`` stays set, and the next call tries again.
-        """
-        what = self.under_way
-        if what is None or self.offline is not None:
-            return
-        if what != APPEND:
-            self.go_offline_inconsistent(
-                LocalIOError(f"{self.tp}: {what} was interrupted", hint="close the log and open it again")
-            )
-            return
-        try:
-            self.mend(self.resume_at)
-        except ReentrantCallError:
-            raise
-        except TieredError as error:
-            self.go_offline_inconsistent(error)
-            return
-        self.under_way = None
-        LOGGER.warning("append_cut_back partition=%s offset=%d reason=interrupted", self.tp, self.resume_at)
+    def check_interrupted(self) -> None:
+        """Take the partition offline if an exception ended a change midway. The caller holds the lock."""
+        if self.under_way is not None and self.offline is None:
+            why = f"{self.tp}: {self.under_way} was interrupted"
+            self.go_offline_inconsistent(LocalIOError(why, hint="close the log and open it again"))
 
     def check_readable(self) -> None:
         """Raise ClosedError after a close, or LocalIOError if the files differ from the list of segments."""
@@ -188,8 +162,7 @@ class PartitionContext:
         """
         if self.closed or (self.ending and fenced_too):
             raise ClosedError(f"{self.tp} is closed, and the call had no effect", hint="open the log again")
-        if self.under_way is not None:
-            self.roll_back_append()
+        self.check_interrupted()
         if self.offline is not None:
             raise self.offline_error(self.offline)
         if fenced_too and self.upload is not None and self.upload.fenced:
@@ -214,23 +187,12 @@ class PartitionContext:
                 "continues at the bucket's end",
             )
 
-    def note_upload(self, upload: PartitionUpload) -> None:
-        """Store the uploader's report about the bucket. A committed end never decreases."""
-        known = self.upload
-        if known is not None and upload.end_offset < known.end_offset:
-            upload = PartitionUpload(known.end_offset, upload.claim_epoch, upload.fenced, upload.start_offset)
-        self.upload = upload
-
     def go_offline(self, error: TieredError) -> None:
         """Take the partition offline after an error of its disk. Report the first such error to the directory."""
         if self.offline is None:
             self.offline = error
             LOGGER.error("partition_offline partition=%s error=%s", self.tp, error)
             self.around.failed(error)
-
-    def go_offline_with_directory(self, error: TieredError) -> None:
-        """Take the partition offline because the directory's disk failed. The directory knows the error already."""
-        self.offline = self.offline or error
 
     def go_offline_inconsistent(self, error: TieredError) -> None:
         """Take the partition offline after a truncation or replacement that failed midway. Reads are refused, too."""
@@ -245,25 +207,19 @@ class PartitionContext:
             "may be lost",
         )
 
-    @contextlib.contextmanager
-    def _epochs_or_none(self) -> Iterator[None]:
-        """Restore the leader epochs if the block raises. Go offline if the file cannot be restored."""
-        known, epoch = self.epochs.entries, self.epoch
+    def _assign(self, epoch: int, end: int) -> None:
+        """Add the entry of a leader epoch. Its file stays as it was after an error, unless the disk failed."""
         try:
-            yield
+            self.epochs.assign(epoch, end)
         except TieredError as error:
-            self.epoch = epoch
-            try:
-                self.epochs.restore(known)
-            except TieredError:
-                self.go_offline(error)
+            self.around.failed(error)
             raise
+        self.epoch = epoch
+        self.unassigned = False
 
     def assign_epoch(self, end: int) -> None:
         """Add the entry of the current leader epoch at ``end``, the end of the log. A truncation had removed it."""
-        with self._epochs_or_none():
-            self.epochs.assign(self.epoch, end)
-        self.unassigned = False
+        self._assign(self.epoch, end)
 
     def start_leader_epoch(self, epoch: int, end: int) -> None:
         """Use the leader epoch ``epoch`` from offset ``end`` on.
@@ -276,10 +232,7 @@ class PartitionContext:
                 f"{self.tp}: leader epoch {epoch} cannot be used, because the log has epoch {latest} already",
                 hint=f"pass a leader epoch above {latest}",
             )
-        with self._epochs_or_none():
-            self.epochs.assign(epoch, end)
-        self.epoch = epoch
-        self.unassigned = False
+        self._assign(epoch, end)
 
 
 class DiskReserve:

@@ -32,7 +32,6 @@ from tiered.local.segment.side_files import (
     read_note,
     store_txn_index,
 )
-from tiered.plan.roll import jitter_ms
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -57,7 +56,7 @@ class LogSegments:
     ``sealed`` and ``active``: the segments. ``extents``: ranges of ``sealed`` for reads. ``closing``: ActiveSegment
     objects of sealed segments that are not fsynced yet. ``end``: the next offset to be assigned. ``log_start``: the
     first offset that may be read. ``new_names``: files were created since the directory was last fsynced. ``config``:
-    the topic's present settings. ``cuts``: number of truncations since the open. ``sparse``: offsets may be missing.
+    the topic's present settings. ``sparse``: offsets may be missing.
     """
 
     def __init__(
@@ -256,7 +255,7 @@ class LogSegments:
         return sealed
 
     def _jitter_ms(self) -> int:
-        return jitter_ms(self.config.segment_jitter_ms, self.config.segment_ms, self._ids.random())
+        return int(self._ids.random() * min(self.config.segment_jitter_ms, self.config.segment_ms))
 
     def _modified_ms(self, base_offset: int, default: int) -> int:
         state = self._files.state(self.directory / log_name(base_offset))

@@ -68,7 +68,7 @@ class Maintenance:
         context.under_way = ROLL
         try:
             old = segments.seal_active(now_ms)
-            old.note_producers(self._producers.write_snapshot(segments.end))
+            old.snapshot = self._producers.write_snapshot(segments.end)
         except (LocalIOError, DiskFullError):  # the segment goes on as it was
             context.under_way = None
             raise
@@ -90,10 +90,7 @@ class Maintenance:
         return size if self.roll(RollReason.WALL_CLOCK) else None
 
     def delete_local_before(self, offset: int) -> list[int]:
-        """Delete whole sealed segments below ``offset``, oldest first. Return their base offsets.
-
-        Segments that are not flushed yet stay. In a tiered log, segments that are not uploaded yet stay, too.
-        """
+        """Delete segments as :meth:`WriteLog.delete_local_before`, oldest first."""
         context, segments = self._context, self._context.segments
         with self._context.lock:
             context.check_writable(fenced_too=False)
@@ -202,15 +199,7 @@ class Maintenance:
         return self._context.deleted.empty(now_ms) if self._context.at_work else None
 
     def truncate_to(self, offset: int) -> None:
-        """Truncate the log so that it ends at ``offset``. A batch that reaches beyond ``offset`` is removed whole.
-
-        A log that ends at or below ``offset`` keeps its records. An ``offset`` below the first segment removes all
-        segments, and an empty log begins there. Log start, recovery point, epochs, indexes and snapshots are truncated,
-        too. The truncation is durable on return.
-
-        Raises ConfigError if ``offset`` is negative or below the bucket's end. Raises CorruptionError, before any file
-        is changed, if damage hides the batch at ``offset``.
-        """
+        """Truncate the log, its checkpoints, epochs, indexes and snapshots, durably (:meth:`WriteLog.truncate_to`)."""
         with self._durability.lock, self._context.lock:
             self._context.check_writable()
             tp, upload = self._context.segments.tp, self._context.upload
@@ -233,11 +222,7 @@ class Maintenance:
         self._context.around.sealed()
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
-        """Let an empty log begin at ``offset`` with ``leader_epoch``.
-
-        ``producers``: content of the ``.snapshot`` file at ``offset``; empty: none. Transactions that are open in it
-        stay open. Raises ConfigError if the log has records, or if ``offset`` or ``leader_epoch`` is negative.
-        """
+        """Let an empty log begin at ``offset`` as :meth:`WriteLog.start_at`."""
         with self._durability.lock, self._context.lock:
             self._context.check_writable(fenced_too=False)
             if not self._context.segments.empty:
@@ -288,7 +273,11 @@ class Maintenance:
             self._durability.sync_txn_index(directory / log_name(base))  # its writer closed it without an fsync
             segments.resume(found, self._context.around.clock.now_ms())
             segments.close_closing()
-            self._sync_closing()
+            bases = {segment.base_offset for segment in segments.sealed}
+            for segment in segments.closing:  # those that the cut left
+                if segment.base_offset in bases:
+                    self._durability.sync_closed(segment.path)
+            segments.closing.clear()
             segments.end = offset
             self._durability.flushed = min(self._durability.flushed, offset)
             segments.log_start = min(segments.log_start, offset)
@@ -301,22 +290,6 @@ class Maintenance:
             raise
         self._context.under_way = None
         LOGGER.warning("log_truncated partition=%s offset=%d segments=%d", segments.tp, offset, len(going))
-
-    def mend(self, end: int) -> None:
-        """Remove an append that ended midway, so that the log ends at ``end`` again. The caller holds the lock.
-
-        No record at or above ``end`` was acknowledged or read. If this method raises, call it again.
-        """
-        segments = self._context.segments
-        active = segments.active
-        active.indexes.truncate_to(end)  # before a look-up: an entry may be there by halves
-        found, _ = find_cut(self._context.files, active.path, active.size_bytes, active.indexes, end)
-        if self._producers.state is None:
-            active.cut_back(found)
-        else:
-            active.cut_back(found, txns_below(active.aborted_txns(), end))
-            self._producers.rebuild(some=True, afresh=True)
-        segments.end = end
 
     def _aborted_below(self, segment: ActiveSegment | SealedLocalSegment, offset: int) -> list[AbortedTxn] | None:
         """Return the aborted transactions of ``segment`` with markers below ``offset``.
@@ -344,14 +317,6 @@ class Maintenance:
         renamed = rename_to_deleted(self._context.files, self._context.segments.directory, active.base_offset)
         active.path = renamed[0]
         self._context.deleted.put(renamed)
-
-    def _sync_closing(self) -> None:
-        """Fsync the sealed segments that were not fsynced yet and that a truncation left."""
-        bases = {segment.base_offset for segment in self._context.segments.sealed}
-        for segment in self._context.segments.closing:
-            if segment.base_offset in bases:
-                self._durability.sync_closed(segment.path)
-        self._context.segments.closing.clear()
 
     def _restart(self, offset: int) -> None:
         """Replace all segments by an empty one at ``offset``. The caller holds both locks."""

@@ -17,11 +17,14 @@ from typing import NamedTuple
 from tiered.config import UNLIMITED
 from tiered.errors import CorruptionError, TieredError
 from tiered.format.local_names import partition_dir
-from tiered.local.disk.partition_files import gone_error, has_lost_logs
-from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.files import make_inside
+from tiered.local.disk.partition_files import SPARSE_NAME, LeaderEpochs, gone_error, has_lost_logs
+from tiered.local.disk.topics import TopicInfo, ensure_topic_id
 from tiered.local.disk.uploader_files import PartitionUpload
 from tiered.local.partition.context import DirectoryContext
-from tiered.local.partition.write_log import WriteLog, open_partition
+from tiered.local.partition.log_segments import LoadedLog
+from tiered.local.partition.write_log import WriteLog
+from tiered.local.recovery.recovery import Recovery
 from tiered.model import TopicPartition
 
 WAKE_AT_ONCE = 64
@@ -58,25 +61,11 @@ class Sleeper(NamedTuple):
     log_start: int | None
 
 
-class _Logs(dict[TopicPartition, WriteLog]):
-    """Open partitions. Looking up a partition that is not open opens it.
-
-    Raises KeyError if the directory has no such partition, and the partition's error if it is out of service.
-    """
-
-    def __init__(self, wake: Callable[[TopicPartition], WriteLog]) -> None:
-        super().__init__()
-        self._wake = wake
-
-    def __missing__(self, tp: TopicPartition) -> WriteLog:
-        return self._wake(tp)
-
-
 class Roster:
     """Partitions of one directory: open, sleeping (not opened yet), or out of service. Thread-safe.
 
     ``topic_of`` returns a topic with its present settings, ``upload_of`` the uploader's last report on a partition.
-    ``logs``: the open ones; looking up a sleeping one opens it. ``broken``: errors of those out of service.
+    ``logs``: the open ones. ``broken``: errors of those out of service.
     ``offline``: the disk error that took the directory offline, None without one.
     """
 
@@ -89,7 +78,7 @@ class Roster:
         upload_of: Callable[[TopicPartition], PartitionUpload | None],
     ) -> None:
         self.directory = directory
-        self.logs = _Logs(self._wake)
+        self.logs: dict[TopicPartition, WriteLog] = {}
         self.offline: TieredError | None = None
         self._around = around
         self._topic_of = topic_of
@@ -125,7 +114,7 @@ class Roster:
         found = self.logs.get(tp)
         if found is None and (tp in self._sleeping or tp in self.broken):
             try:
-                return self._wake(tp)
+                return self.wake(tp)
             except KeyError:  # its topic is being deleted
                 return None
         return found
@@ -161,16 +150,36 @@ class Roster:
         ``recovery_point``: records below it are durable. ``start``: the log start in a checkpoint, None without one.
         """
         with self._lock:
-            log = open_partition(
-                self._around,
-                self.directory / partition_dir(tp),
+            files, topic, path = self._around.files, self._topic_of(tp.topic), self.directory / partition_dir(tp)
+            if not files.is_directory(path):
+                make_inside(files, path)
+                clean = True
+            ensure_topic_id(path, files, topic.topic_id)
+            sparse = files.state(path / SPARSE_NAME) is not None
+            if topic.adopted and not sparse:  # it may have been compacted, whatever it is now
+                files.replace(path / SPARSE_NAME, b"")
+                sparse = True
+            epochs = LeaderEpochs(path, files)
+            recovery = Recovery(
+                files,
+                path,
                 tp,
-                self._topic_of(tp.topic),
-                clean=clean,
-                recovery_point=recovery_point,
-                start=start,
-                upload=self._upload_of(tp),
+                epochs=epochs,
+                interval_bytes=topic.config.index_interval_bytes,
+                now_ms=self._around.clock.now_ms(),
+                keeps_point=not topic.adopted,
+                dense=not topic.config.compacted and not sparse,
             )
+            segments = recovery.load(clean=clean, recovery_point=recovery_point, start_offset=start or 0)
+            point = segments[-1].end_offset if clean else max(recovery_point, 0)
+            loaded = LoadedLog(segments, epochs, start, point, self._upload_of(tp))
+            log = WriteLog(self._around, path, tp, topic, loaded)
+            with log.context.lock:
+                log.producers.load(met=recovery.met_producers)
+            if clean:
+                log.segments.note_opened()
+            else:
+                log.durability.flush_recovered()
             log.maintenance.adjust_start()
             self.logs[tp] = log
             self._sleeping.pop(tp, None)
@@ -252,9 +261,13 @@ class Roster:
         with self._lock:
             self.offline = self.offline or error
             for log in self.logs.values():
-                log.context.go_offline_with_directory(error)
+                log.context.offline = log.context.offline or error
 
-    def _wake(self, tp: TopicPartition) -> WriteLog:
+    def wake(self, tp: TopicPartition) -> WriteLog:
+        """Return the partition, opened if it sleeps.
+
+        Raises KeyError if the directory has no such partition, and the partition's error if it is out of service.
+        """
         with self._lock:
             known = self.logs.get(tp)
             if known is not None:
@@ -275,5 +288,5 @@ class Roster:
                 raise emptied
             log = self.adopt(tp, clean=True, recovery_point=end, start=start)
             if self.offline is not None:
-                log.context.go_offline_with_directory(self.offline)
+                log.context.offline = log.context.offline or self.offline
             return log

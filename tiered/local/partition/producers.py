@@ -25,7 +25,6 @@ from tiered.local.segment.side_files import UNKNOWN_SNAPSHOT, SnapshotFacts
 from tiered.plan.producer import Origin, ProducerBatch, read_producer
 from tiered.plan.producer_state import (
     Duplicate,
-    PreparedBatches,
     ProducerSnapshot,
     ProducerState,
     loadable,
@@ -73,10 +72,10 @@ class PartitionProducers:
             self.forget(0)  # all of it was read: it has no producer
             self.rebuild(some=False)
 
-    def rebuild(self, *, some: bool, afresh: bool = False) -> None:
+    def rebuild(self, *, some: bool) -> None:
         """Rebuild the state at the end of the log from snapshots and batches.
 
-        ``some`` False: the log has no producers, and no batch is read. ``afresh``: discard the present state first.
+        ``some`` False: the log has no producers, and no batch is read.
         """
         segments = self._context.segments
         if not some:
@@ -85,26 +84,24 @@ class PartitionProducers:
         start = segments.log_start
         tiered = self._context.upload is not None
         floor = min(start, segments.first_base - 1) if tiered else start
-        self._replay_all(segments.all, floor=floor, whole=not tiered or segments.first_base == 0, afresh=afresh)
+        self._replay_all(segments.all, floor=floor, whole=not tiered or segments.first_base == 0)
 
-    def prepare(self, batches: Sequence[ProducerBatch], origin: Origin) -> PreparedBatches | Duplicate | None:
-        """Check the sequences, epochs and transactions of ``batches``. Return PreparedBatches if they may be appended.
+    def prepare(self, batches: Sequence[ProducerBatch], origin: Origin) -> Duplicate | None:
+        """Check the sequences, epochs and transactions of ``batches``.
 
-        Return a Duplicate if a client's batches were all appended before, None if ``batches`` is empty. ``origin``: a
-        client or a coordinator. Before the first producer's batch ``tiered-plain`` is deleted, so that a recovery reads
-        the log for producers. Raises OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError for a wrong
-        sequence, epoch or transaction state. Raises InvalidRecordError for a batch without epoch, or a client's batch
-        without sequence.
+        Return a Duplicate if a client's batches were all appended before. ``origin``: a client or a coordinator. Before
+        the first producer's batch ``tiered-plain`` is deleted, so that a recovery reads the log for producers. Raises
+        as :meth:`ProducerState.prepare`.
         """
         if not batches:
             return None
         state = self._fresh() if self.state is None else self.state
-        answer = state.prepare(batches, origin)
-        if isinstance(answer, PreparedBatches):
+        duplicate = state.prepare(batches, origin)
+        if duplicate is None:
             if not self._on_disk:
                 self._mark_begun(self._context.segments.end)
             self.state = state
-        return answer
+        return duplicate
 
     def _fresh(self) -> ProducerState:
         """Return the state of a log without producers."""
@@ -155,9 +152,8 @@ class PartitionProducers:
     def write_snapshot(self, end: int) -> SnapshotFacts:
         """Write a snapshot at ``end``, unless the newest one is equal. Return the facts about the newest snapshot.
 
-        A failed write is repeated when the segment is flushed. After a second failure the next recovery takes longer.
-        If damage left the state incomplete, write nothing and return UNKNOWN_SNAPSHOT: a snapshot would hide the
-        damage.
+        Return UNKNOWN_SNAPSHOT after a failed write: the next recovery takes longer. If damage left the state
+        incomplete, write nothing and return the same: a snapshot would hide the damage.
         """
         if self.unsure is not None:
             return UNKNOWN_SNAPSHOT
@@ -168,10 +164,9 @@ class PartitionProducers:
         state.advance(end)
         pending = state.pending_snapshot()
         data = encode_snapshot(state.entries() if pending is None else pending.entries)
-        facts = SnapshotFacts.decode(data, len(state))
         if pending is None or self._write(state, pending, data):
-            return facts
-        return facts._replace(unwritten=(self._directory / snapshot_name(pending.offset), data))
+            return SnapshotFacts.decode(data, len(state))
+        return UNKNOWN_SNAPSHOT
 
     def _write(self, state: ProducerState, pending: ProducerSnapshot, data: bytes) -> bool:
         """Write the encoded snapshot ``data``. Return False, after a warning, if the write failed."""
@@ -236,14 +231,12 @@ class PartitionProducers:
         for point in (end,) if left else points_of_rebuild(bases, end):
             self._note_empty(point)
 
-    def _replay_all(
-        self, segments: Sequence[SealedLocalSegment | ActiveSegment], *, floor: int, whole: bool, afresh: bool
-    ) -> None:
+    def _replay_all(self, segments: Sequence[SealedLocalSegment | ActiveSegment], *, floor: int, whole: bool) -> None:
         """Load the newest readable snapshot above offset ``floor`` and replay the batches after it.
 
         ``whole``: no producer state can exist outside the local segments and snapshots. If False and no snapshot was
         loaded, only the snapshot at the end of the log is written. An earlier one would claim that the bucket has no
-        open transactions there. ``afresh``: discard the present state.
+        open transactions there.
         """
         log_start, end = self._context.segments.log_start, self._context.segments.end
         if self._birth is not None and end <= self._birth:
@@ -258,10 +251,7 @@ class PartitionProducers:
         gone.update(stray(set(offsets) - gone, bases))
         for offset in sorted(gone):
             self._context.files.unlink(self._directory / snapshot_name(offset))
-        state = None if afresh else self.state
-        if state is not None and state.is_current(log_start, end):
-            return
-        state = self.state = ProducerState(log_start) if state is None else state
+        state = self.state = ProducerState(log_start)
         found = self._newest(loadable(set(offsets) - gone, floor, end))
         state.load(found, log_start=log_start, now_ms=self._context.clock.now_ms())
         self.unsure = None

@@ -7,7 +7,6 @@ thread that needs both takes ``durability.lock`` first.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,34 +15,30 @@ from tiered.errors import LocalIOError, TieredError
 from tiered.format.coordinator_records import is_state_log
 from tiered.format.locks import Signal
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.local.disk.files import make_inside
-from tiered.local.disk.partition_files import SPARSE_NAME, LeaderEpochs
-from tiered.local.disk.topics import TopicInfo, ensure_topic_id
+from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploader_files import PartitionUpload
-from tiered.local.partition.appender import FirstAppendGuard, PartitionAppender
+from tiered.local.partition.appender import Appends, FirstAppendGuard
 from tiered.local.partition.context import DirectoryContext, PartitionContext
 from tiered.local.partition.durability import Durability
 from tiered.local.partition.log_segments import LoadedLog, LogSegments
 from tiered.local.partition.maintenance import Maintenance
 from tiered.local.partition.producers import PartitionProducers
 from tiered.local.partition.read_log import ReadLog, positions_of
-from tiered.local.recovery.recovery import UNKNOWN_POINT, Recovery
 from tiered.local.segment.read_view import Extent, View
 from tiered.local.segment.sealed import OwningLog, SealedLocalSegment
 from tiered.local.segment.side_files import SEAL_SUFFIX, write_note
-from tiered.model import NewRecord, PackedBatch, Positions, RecordMetadata, TopicPartition
-from tiered.plan.producer import ProducerStamp
+from tiered.model import Positions, TopicPartition
 from tiered.plan.visibility import OpenTxn
 
 if TYPE_CHECKING:
-    from tiered.format.columns import RecordColumns
+    pass
 LOGGER = logging.getLogger("tiered.local")
 
 
-class WriteLog(ReadLog):
+class WriteLog(Appends, ReadLog):
     """One partition on this disk, for writing. Thread-safe. In a forked child, reads and writes raise ForkedLogError.
 
-    The log directory uses its components directly: ``appender``, ``durability``, ``maintenance``, ``producers``.
+    The log directory uses its components directly: ``durability``, ``maintenance``, ``producers``.
     """
 
     def __init__(
@@ -66,14 +61,11 @@ class WriteLog(ReadLog):
         if upload is None and around.config.remote and not is_state_log(tp.topic):
             upload = PartitionUpload(0)
         self.context = context = PartitionContext(around, self.segments, loaded.epochs, upload)
-        self.beginning = beginning = FirstAppendGuard(context)
+        self.beginning = FirstAppendGuard(context)
         self.producers = producers = PartitionProducers(context)
         self.durability = durability = Durability(context, flushed=loaded.recovery_point)
         self.maintenance = Maintenance(context, durability=durability, producers=producers)
-        context.mend = self.maintenance.mend
-        self.appender = PartitionAppender(
-            context, durability=durability, maintenance=self.maintenance, producers=producers, beginning=beginning
-        )
+        self._begin_appends()
         self._configure_parts(topic.config)
 
     @property
@@ -160,81 +152,6 @@ class WriteLog(ReadLog):
             self.context.check_open()
             return self.producers.entries()
 
-    def append(self, records: Sequence[NewRecord]) -> RecordMetadata:
-        """Append the records as one atomic batch at the next offsets. On return the batch is in the page cache.
-
-        Returns:
-            The place of the batch, with the timestamp of its first record (the log's time with LogAppendTime).
-
-        Raises:
-            InvalidRecordError, InvalidTimestampError, RecordTooLargeError: the record at the error's ``index`` is
-                refused, and nothing was appended.
-            ClosedError, DiskFullError, FencedError, TooManyOpenFilesError: nothing was appended.
-            NotDurableError: the records are in the log, but the flush that ``flush.messages`` needs has failed.
-            LocalIOError: the disk failed, and the partition goes offline. The records may be in the log, and a crash
-                may lose them.
-        """
-        self._check_process()
-        return self.appender.append(records)
-
-    def append_packed(self, batch: PackedBatch) -> RecordMetadata | None:
-        """Append a batch that the caller encoded, and return its place.
-
-        Return None, without an append, if the topic's codec, size limit, keys or timestamps forbid these bytes.
-        Raises ClosedError, DiskFullError or FencedError: nothing was appended. NotDurableError: only a due flush
-        failed. After another LocalIOError the batch may be in the log.
-        """
-        self._check_process()
-        return self.appender.append_packed(batch)
-
-    def append_as_producer(self, records: Sequence[object], stamp: ProducerStamp) -> RecordMetadata:
-        """Append one atomic batch of an open transaction. ``read_committed`` shows it once the transaction committed.
-
-        ``records``: in any form that ``append_many`` accepts. ``stamp``: the producer's id and epoch, and the sequence
-        of the first record. Raises OutOfOrderSequenceError, ProducerFencedError or InvalidTxnStateError for a wrong
-        sequence, epoch or transaction state, InvalidRecordError for a refused record, ClosedError, DiskFullError or
-        FencedError. Then nothing is appended. NotDurableError: only a due flush failed. After another LocalIOError the
-        batch may be in the log.
-        """
-        self._check_process()
-        return self.appender.append_as_producer(records, stamp)
-
-    def append_batches(self, data: bytes) -> RecordMetadata:
-        """Append the encoded batches in ``data``, all or none. They get the next offsets and the log's leader epoch.
-
-        A v2 batch is encoded again only if the topic's codec differs, or if its records are not numbered in order. One
-        that spans more offsets than it has records is refused, such as a batch of a compacted topic. Batches of v0 and
-        v1 become v2. A record without timestamp stays without one. The result's ``timestamp`` is the largest one.
-        Raises InvalidRecordError for a refused batch, ClosedError, DiskFullError or FencedError: nothing was appended.
-        NotDurableError: only a due flush failed. After another LocalIOError the batches may be in the log.
-
-        A producer's batch is appended once. A repetition of one of the producer's five newest batches (after a restart:
-        of the newest) appends nothing and returns the existing offsets. Raises OutOfOrderSequenceError,
-        ProducerFencedError or InvalidTxnStateError for a wrong sequence, epoch or transaction state.
-        """
-        self._check_process()
-        return self.appender.append_batches(data)
-
-    def append_columns(self, records: RecordColumns) -> RecordMetadata:
-        """Append the rows of ``records``, which the caller checked, as one atomic batch. Return its place.
-
-        Raises RecordTooLargeError, ClosedError, DiskFullError or FencedError: nothing was appended. NotDurableError:
-        only a due flush failed. After another LocalIOError the batch may be in the log.
-        """
-        self._check_process()
-        return self.appender.append_columns(records)
-
-    def append_as_coordinator(self, data: bytes) -> RecordMetadata:
-        """Append one encoded batch of a coordinator, usually the marker that ends a transaction.
-
-        Sequences are not checked. Raises InvalidRecordError unless ``data`` is one v2 batch of a producer,
-        ProducerFencedError if its epoch or the coordinator's is too old, CorruptionError for damage. Raises
-        FencedError if another volume owns the partition, ClosedError, DiskFullError. Nothing is appended then. After
-        another LocalIOError the batch may be in the log.
-        """
-        self._check_process()
-        return self.appender.append_as_coordinator(data)
-
     def flush(self) -> None:
         """Make all records durable that were appended before this call. Threads share one fsync.
 
@@ -278,7 +195,9 @@ class WriteLog(ReadLog):
         """
         self._check_process()
         with self.context.lock:
-            self.context.note_upload(PartitionUpload(end_offset, claim_epoch, fenced, start_offset))
+            known = self.context.upload
+            end_offset = max(end_offset, known.end_offset if known is not None else 0)
+            self.context.upload = PartitionUpload(end_offset, claim_epoch, fenced, start_offset)
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
         """Let an empty log begin at ``offset`` with ``leader_epoch``.
@@ -317,7 +236,7 @@ class WriteLog(ReadLog):
             self._configure_parts(config)
 
     def _configure_parts(self, config: TopicConfig) -> None:
-        self.appender.configure(config)
+        self._use_rules(config)
         self.durability.interval_ms = config.flush_ms
         self.context.deleted.delay_ms = config.file_delete_delay_ms
 
@@ -342,8 +261,7 @@ class WriteLog(ReadLog):
             raise LocalIOError(f"{self.tp} was not closed: a write has not returned for {timeout_seconds} s", hint=hint)
         try:
             self.context.ending = True  # no append gets in between this and the seal
-            if not self.context.closed:
-                self.context.roll_back_append()
+            self.context.check_interrupted()
         finally:
             self.context.lock.release()
         if self.context.closed:
@@ -373,54 +291,8 @@ class WriteLog(ReadLog):
         with self.context.lock:
             active = self.segments.active
             active.seal()
-            active.note_producers(self.producers.write_snapshot(self.segments.end))
+            active.snapshot = self.producers.write_snapshot(self.segments.end)
         self.durability.flush_closing()
         if active.stats is not None and active.size_bytes:
             active.stats.first_append_ms = active.first_append_ms
             write_note(self.context.files, active.path.with_suffix(SEAL_SUFFIX), active.noted())
-
-
-def open_partition(
-    around: DirectoryContext,
-    path: Path,
-    tp: TopicPartition,
-    topic: TopicInfo,
-    *,
-    clean: bool,
-    recovery_point: int = UNKNOWN_POINT,
-    start: int | None = None,
-    upload: PartitionUpload | None = None,
-) -> WriteLog:
-    """Open the partition in ``path`` for writing and return it. A missing directory is created.
-
-    ``clean`` False: recover it, because the last shutdown was not clean. ``recovery_point``: records below it are
-    durable. ``start``: the log start in the checkpoint, None without one. ``upload``: the uploader's last report.
-    """
-    files = around.files
-    if not files.is_directory(path):
-        make_inside(files, path)
-        clean = True
-    ensure_topic_id(path, files, topic.topic_id)
-    if topic.adopted and files.state(path / SPARSE_NAME) is None:  # it may have been compacted, whatever it is now
-        files.replace(path / SPARSE_NAME, b"")
-    epochs = LeaderEpochs(path, files)
-    recovery = Recovery(
-        files,
-        path,
-        tp,
-        epochs=epochs,
-        interval_bytes=topic.config.index_interval_bytes,
-        now_ms=around.clock.now_ms(),
-        keeps_point=not topic.adopted,
-        dense=not topic.config.compacted and files.state(path / SPARSE_NAME) is None,
-    )
-    segments = recovery.load(clean=clean, recovery_point=recovery_point, start_offset=start or 0)
-    point = segments[-1].end_offset if clean else max(recovery_point, 0)
-    log = WriteLog(around, path, tp, topic, LoadedLog(segments, epochs, start, point, upload))
-    with log.context.lock:
-        log.producers.load(met=recovery.met_producers)
-    if clean:
-        log.segments.note_opened()
-    else:
-        log.durability.flush_recovered()
-    return log

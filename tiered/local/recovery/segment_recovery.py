@@ -19,7 +19,6 @@ Kafka's rule: docs/kafka-semantics.md#segment-recovery.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -37,8 +36,6 @@ from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import abort_markers
 from tiered.model import EpochEntry
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
-
-LOGGER = logging.getLogger("tiered.local")
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Bytes searched at once."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tiered.config import TopicConfig
-from tiered.errors import CorruptionError, InvalidRecordError, LocalIOError, TieredError, TooManyOpenFilesError
+from tiered.config import MAX_LONG, TopicConfig
+from tiered.errors import CorruptionError, LocalIOError, TieredError, TooManyOpenFilesError
 from tiered.format.batch_scanner import Offsets
 from tiered.format.kernels import crc32c
 from tiered.format.local_names import index_name, log_name, time_index_name, txn_index_name
@@ -25,24 +25,17 @@ from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import (
     SEAL_SUFFIX,
     UNKNOWN_SNAPSHOT,
-    SnapshotFacts,
     load_growing_txns,
     measure,
     write_note,
 )
 from tiered.model import AbortedTxn
-from tiered.plan.roll import (
-    MAX_RELATIVE_OFFSET,
-    RollReason,
-    effective_segment_ms,
-    idle_roll,
-    record_time_bound,
-    roll_before_append,
-    waited_ms,
-    wall_clock_bound,
-)
+from tiered.plan.roll import MAX_RELATIVE_OFFSET, RollReason, roll_before_append
 
 LOGGER = logging.getLogger("tiered.local")
+
+BELOW_ALL_TIMES_MS = -2
+"""Below every timestamp, including -1 (none)."""
 
 BatchTuple = tuple[int, int, int, int, int]
 """Fields of :class:`BatchFacts` as a plain tuple, which is faster to build for each append."""
@@ -99,7 +92,6 @@ class ActiveSegment:
         "_index_handles",
         "_interval",
         "_jitter_ms",
-        "_known",
         "_last_offset",
         "_log",
         "_lost",
@@ -129,6 +121,7 @@ class ActiveSegment:
         "reach",
         "segment_bytes",
         "size_bytes",
+        "snapshot",
         "stats",
         "time_bound",
     )
@@ -158,7 +151,7 @@ class ActiveSegment:
         if not size_bytes:
             self._aborted = 0
         self._lost: CorruptionError | None = None  # why the aborted transactions are unknown
-        self._known = UNKNOWN_SNAPSHOT
+        self.snapshot = UNKNOWN_SNAPSHOT
         self.created_ms = created_ms
         self.first_timestamp = found.first_timestamp
         self.first_append_ms = found.first_append_ms
@@ -190,29 +183,22 @@ class ActiveSegment:
         """Apply changed settings. The index settings and the jitter of this segment stay."""
         self.segment_bytes = config.segment_bytes
         self._seal_ms = config.seal_ms
-        self._segment_ms = effective_segment_ms(
-            config.segment_ms, config.max_compaction_lag_ms, config.compacted, self._jitter_ms
-        )
+        most_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacted else config.segment_ms
+        self._segment_ms = most_ms - self._jitter_ms
         self._set_bounds()
 
     def roll_reason(self, incoming_bytes: int, max_timestamp: int, last_offset: int, now_ms: int) -> RollReason | None:
         """Return the reason why an append needs a new segment (``plan.roll``), None if it does not.
 
         ``incoming_bytes``, ``max_timestamp``, ``last_offset``: size, largest timestamp and last offset of the append.
-        Four comparisons with precomputed bounds decide nearly all cases.
+        The bounds of this object decide nearly all cases without this call.
         """
-        if (
-            self.size_bytes + incoming_bytes <= self.segment_bytes
-            and max_timestamp <= self.time_bound
-            and now_ms < self.clock_bound
-            and last_offset <= self.offset_bound
-        ):
-            return None
+        first = self.first_timestamp
         reason = roll_before_append(
             self.size_bytes,
             incoming_bytes,
             self.segment_bytes,
-            waited_ms(max_timestamp, self.first_timestamp, now_ms, self.created_ms),
+            max_timestamp - first if first >= 0 else now_ms - self.created_ms,
             self._segment_ms,
             last_offset - self.base_offset,
             self.indexes.offset_count >= self._max_offsets,
@@ -226,8 +212,9 @@ class ActiveSegment:
         If the clock was set back below the time of the first append, ``seal.ms`` counts from now.
         """
         if now_ms < self.first_append_ms:
-            self.first_append_ms, self.clock_bound = now_ms, wall_clock_bound(now_ms, self._seal_ms)
-        return idle_roll(self.size_bytes, self.first_append_ms, self._seal_ms, now_ms)
+            self.first_append_ms = now_ms
+            self._set_bounds()
+        return RollReason.WALL_CLOCK if self.size_bytes and now_ms >= self.clock_bound else None
 
     def append(
         self,
@@ -242,15 +229,10 @@ class ActiveSegment:
         """Append all of ``data``, one or several batches, in one write.
 
         ``facts``: facts about ``data`` as a whole. ``batches``: facts about each batch if there are several. ``crc`` is
-        the CRC-32C of the whole file with ``data``, continued from :attr:`crc32c`.
-
-        After an error the segment ends where it ended. Raises DiskFullError or TooManyOpenFilesError if the file is
-        unchanged, any other LocalIOError if bytes of ``data`` may remain in it. Raises InvalidRecordError for an offset
-        that an index entry cannot hold.
+        the CRC-32C of the whole file with ``data``. Raises DiskFullError or TooManyOpenFilesError if the file is
+        unchanged, any other LocalIOError if bytes of ``data`` may remain in it.
         """
         position, log = self.size_bytes, self._log
-        if not self.base_offset <= facts[1] <= self._last_offset:
-            raise InvalidRecordError(f"{self.path}: offset {facts[1]} is too far from the base offset of the segment")
         if log is None:
             raise self._closed_error()
         try:
@@ -292,35 +274,6 @@ class ActiveSegment:
         except TooManyOpenFilesError as error:
             raise LocalIOError(error.message, hint=error.hint) from error
 
-    def cut_back(self, found: FoundSegment, aborted: Sequence[AbortedTxn] | None = None) -> None:
-        """Truncate the segment to the end of ``found``, after an interrupted append. Repeating the call is safe.
-
-        ``found``: the segment without that append. The totals are unknown afterwards: the seal measures them.
-        ``aborted``: the entries that stay in the transaction index; None: leave its file unchanged.
-        """
-        size = self.size_bytes = found.size_bytes
-        self._files.truncate(self._handle(), size)
-        self.stats, self.crc32c = None if size else SegmentStats(), 0
-        self.max_timestamp, self.max_timestamp_offset = found.largest or (-1, self.base_offset)
-        self.first_timestamp = found.first_timestamp if size else -1
-        self.first_append_ms = self.first_append_ms if size else -1
-        self._since_index = 0
-        self._full = self._indexes_full()
-        self._set_bounds()
-        if self._index_handles is not None:
-            for handle, held, room in zip(
-                self._index_handles,
-                (self.indexes.offset_count * OFFSET_ENTRY_BYTES, self.indexes.time_count * TIME_ENTRY_BYTES),
-                (self._max_offsets * OFFSET_ENTRY_BYTES, (self._max_times + 1) * TIME_ENTRY_BYTES),
-                strict=True,
-            ):
-                self._files.truncate(handle, held)  # entries of what goes
-                self._files.truncate(handle, room)
-        if self._txn_handle is not None and aborted is not None:
-            entries = encode_txns(aborted)
-            self._files.truncate(self._txn_handle, len(entries))
-            self.adopt_aborted(entries)
-
     def append_aborted(self, txns: Sequence[AbortedTxn]) -> None:
         """Append ``txns`` to the transaction index.
 
@@ -335,10 +288,7 @@ class ActiveSegment:
             self._aborted, self._txn_crc = self._aborted + len(txns), crc32c(entries, self._txn_crc)
 
     def adopt_aborted(self, entries: bytes | CorruptionError) -> None:
-        """Set the content that the transaction index must have: its encoded entries.
-
-        A CorruptionError means that the content is lost. :meth:`aborted_txns` then raises that error.
-        """
+        """Set the content that the transaction index must have, encoded, or the error with which it is lost."""
         if isinstance(entries, CorruptionError):
             self._lost, self._aborted = entries, -1
         else:
@@ -363,14 +313,14 @@ class ActiveSegment:
             )
         return found
 
-    def note_producers(self, known: SnapshotFacts) -> None:
-        """Store the facts of the producer snapshot at the end of the segment. The ``.seal`` note will include them."""
-        self._known = known
-
     def _set_bounds(self) -> None:
-        """Set the bounds of :meth:`roll_reason`, after the first append and when an index is full."""
-        self.time_bound = record_time_bound(self.first_timestamp, self._segment_ms)
-        self.clock_bound = wall_clock_bound(self.first_append_ms, self._seal_ms)
+        """Set the bounds within which an append needs no :meth:`roll_reason`.
+
+        Without a timestamp in the segment each append needs it. ``seal.ms`` -1 sets no bound.
+        """
+        first, begun = self.first_timestamp, self.first_append_ms
+        self.time_bound = first + self._segment_ms if first >= 0 else BELOW_ALL_TIMES_MS
+        self.clock_bound = begun + self._seal_ms if begun >= 0 and self._seal_ms >= 0 else MAX_LONG
         self.offset_bound = -1 if self._full else self._last_offset
 
     def _indexes_full(self) -> bool:
@@ -424,23 +374,12 @@ class ActiveSegment:
             offsets = Offsets(self.base_offset, self.base_offset + MAX_RELATIVE_OFFSET + 1)
             self.stats = measure(LogFile(self._files, self.path, handle=self._handle()), self.size_bytes, offsets)
         self.stats.aborted, self.stats.txn_crc = self._aborted, self._txn_crc
-        self.stats.producers, self.stats.snapshot_crc = self._known.producers, self._known.crc
+        self.stats.producers, self.stats.snapshot_crc = self.snapshot.producers, self.snapshot.crc
         self.stats.appended_ms = self.appended_ms
         return self.stats
 
     def write_seal(self) -> bool:
-        """Write the ``.seal`` note, durably.
-
-        Return False, after a warning, if that failed: the totals can be measured later. A producer snapshot whose write
-        failed is written first. If the note listed it and the file were missing, it would count as lost.
-        """
-        if self._known.unwritten is not None:
-            path, data = self._known.unwritten
-            try:
-                self._files.replace(path, data)
-                self._known = self._known._replace(unwritten=None)
-            except TieredError as error:
-                LOGGER.warning("snapshot_failed path=%s error=%s", path, error)
+        """Write the ``.seal`` note, durably. Return False, after a warning, if that failed: it can be made later."""
         try:
             write_note(self._files, self.path.with_suffix(SEAL_SUFFIX), self.noted())
         except TieredError as error:

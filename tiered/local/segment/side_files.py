@@ -68,15 +68,10 @@ _NAME = re.compile(rf"(?P<base>[0-9]{{20}}){re.escape(SEAL_SUFFIX)}(?P<work>{re.
 
 
 class SnapshotFacts(NamedTuple):
-    """Facts of a producer snapshot: its number of producers, and the CRC32C of the whole file.
-
-    ``unwritten``: (path, content) of a snapshot whose write failed, None otherwise. It is written before the next
-    ``.seal`` note.
-    """
+    """Facts of a producer snapshot: its number of producers, and the CRC32C of the whole file."""
 
     producers: int
     crc: int
-    unwritten: tuple[Path, bytes] | None = None
 
     @classmethod
     def decode(cls, data: bytes, producers: int) -> SnapshotFacts:

@@ -126,7 +126,7 @@ def test_an_open_partition_has_no_dict_of_many_attributes(tmp_path: Path) -> Non
     clock = FakeClock()
     made(tmp_path, clock)
     with opened(tmp_path, clock) as log:
-        writer = log.roster.logs[TopicPartition("t", 0)]
+        writer = log.roster.wake(TopicPartition("t", 0))
         parts = [writer, *vars(writer).values(), writer.segments.active, writer.segments.active.indexes]
         large = [type(part).__name__ for part in parts if len(getattr(part, "__dict__", ())) > 30]
         assert (large, hasattr(writer.segments.active, "__dict__")) == ([], False)

@@ -329,7 +329,7 @@ def test_what_a_torn_write_left_without_a_descriptor_is_no_end_to_go_on_from(tmp
     files, log = crowded(tmp_path)
     partition = log.partition(T0)
     partition.append([NewRecord(b"0")])
-    active = log.roster.logs[T0].segments.active
+    active = log.roster.wake(T0).segments.active
     assert isinstance(log.files, PooledFiles)
     log.files.write_at(active._handle(), b"torn", active.size_bytes)
     log.files._make_room(spare=LIMIT)

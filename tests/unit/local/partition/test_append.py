@@ -208,7 +208,7 @@ def test_a_refused_append_changes_nothing(
     bench: CaseBench, state: Callable[[CaseBench], None], error: type[Exception], many: bool
 ) -> None:
     def append() -> None:
-        bench.partition.appender.append([NewRecord(b"v", b"k", START_MS)], given=many)  # type: ignore[call-overload]
+        bench.partition.append([NewRecord(b"v", b"k", START_MS)], given=many)  # type: ignore[call-overload]
         bench.append(b"v", timestamp=START_MS)  # the call above returns None for a batch that is odd
 
     state(bench)
@@ -235,23 +235,21 @@ def test_a_write_that_fails_leaves_nothing(bench: CaseBench, outcome: int, error
         assert bench.values() == [b"v", b"w"]
 
 
-def test_an_interrupted_write_is_cut_back(bench: CaseBench) -> None:
+def test_an_interrupted_write_takes_the_partition_offline_until_the_next_open(bench: CaseBench) -> None:
     bench.files.fail = on_nth(1, "write", KeyboardInterrupt)
     before = bench.values()
-    for value in (b"interrupted", b"so is the cut"):  # every effect after the first one fails, too
-        with pytest.raises(KeyboardInterrupt):
-            bench.append(value)
-        assert not bench.partition.context.lock.locked()
+    with pytest.raises(KeyboardInterrupt):
+        bench.append(b"interrupted")
+    assert not bench.partition.context.lock.locked()
     bench.files.fail = None
+    for call in (lambda: bench.append(b"w"), bench.values):
+        with pytest.raises(LocalIOError, match="an append was interrupted"):
+            call()
+    with pytest.raises(LocalIOError, match="not everything is durable"):
+        bench.log.close()
+    bench.open()
     assert bench.append(b"w") == 1
     assert bench.values() == [*before, b"w"]
-
-
-def test_an_interrupt_before_the_log_counts_as_begun_slows_no_later_append(bench: CaseBench) -> None:
-    bench.append(b"first")
-    bench.partition.context.begun = False  # as the last line of an append leaves it that an interrupt kept from running
-    bench.append(b"second")
-    assert bench.partition.context.begun
 
 
 def test_an_index_that_cannot_be_written_costs_nothing(bench: CaseBench) -> None:

@@ -23,7 +23,7 @@ from tiered.format.batch import BatchProducer, encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.model import AbortedTxn, NewRecord
-from tiered.plan.producer_state import DEFAULT_EXPIRATION_MS
+from tiered.plan.producer import EXPIRATION_MS
 from tiered.testing.clock import START_MS
 
 LAST = 2**31 - 1
@@ -270,9 +270,9 @@ def test_a_coordinator_appends_one_batch_of_a_producer(bench: ProducerBench) -> 
 def test_idle_producers_are_forgotten_in_time(bench: ProducerBench) -> None:
     bench.send(0)
     bench.send(0, pid=8, txn=True)
-    bench.partition.maintenance.expire_producers(START_MS + DEFAULT_EXPIRATION_MS - 1)
+    bench.partition.maintenance.expire_producers(START_MS + EXPIRATION_MS - 1)
     assert len(bench.state) == 2
-    bench.clock.set_ms(START_MS + DEFAULT_EXPIRATION_MS)
+    bench.clock.set_ms(START_MS + EXPIRATION_MS)
     run_task(bench.log.tasks, "retention")
     assert len(bench.state) == 2
     status = run_task(bench.log.tasks, "producer-expiry")

@@ -10,17 +10,20 @@ import dataclasses
 import pytest
 
 from tests.unit.plan.cleaning.building import LogBuilder, compacted
-from tests.unit.plan.cleaning.rounds import TP, MemoryLog, MemorySegment, clean, markers, visible
+from tests.unit.plan.cleaning.rounds import TP, MemoryLog, clean, markers, visible
 from tiered.config import MAX_INT, MAX_LONG, TopicConfig
-from tiered.errors import CorruptionError
-from tiered.format.batch import encode_batch, read_header
-from tiered.format.codecs import Codec
+from tiered.format.batch import read_header
 from tiered.format.control import ControlType
 from tiered.format.kernels import Record
-from tiered.model import NewRecord, TopicPartition
-from tiered.plan.batch_filter import BatchFilter
-from tiered.plan.cleaning import LogState, SegmentState, choose_filthiest, cleaning_candidate, group_segments
-from tiered.plan.offset_map import OffsetMap, OffsetMapBuilder
+from tiered.model import TopicPartition
+from tiered.plan.cleaning import (
+    CleaningCandidate,
+    LogState,
+    SegmentState,
+    choose_filthiest,
+    cleaning_candidate,
+    group_segments,
+)
 
 LATER = 10**15
 ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
@@ -36,15 +39,6 @@ def _facts(records: list[Record]) -> list[tuple[int, bytes | None]]:
 
 def _offsets(log: MemoryLog) -> list[int]:
     return [r.offset for r in visible(log.batches)]
-
-
-def test_case_68_a_producer_that_is_forgotten_leaves_nothing() -> None:
-    build = LogBuilder()
-    build.keys(1, producer=1)
-    build.keys(1)
-    build.roll()
-    assert _ends(clean(build.build(), LATER).log) == [0, 1]
-    assert _ends(clean(build.build(live=False), LATER).log) == [1]
 
 
 def test_case_70_an_abort_marker_loses_its_index_entry_one_round_before_it_goes() -> None:
@@ -72,18 +66,6 @@ def test_case_70_an_empty_batch_of_the_transaction_holds_its_marker() -> None:
         log = dataclasses.replace(clean(log, now).log, checkpoint=None)
         assert _ends(log) == [0, 1, 2]
         assert read_header(log.batches[1]).delete_horizon_ms is None
-
-
-def test_case_71_an_aborted_transaction_over_two_segments_goes_and_its_entry_stays_with_the_marker() -> None:
-    build = LogBuilder(compacted(segment_bytes=14))
-    build.keys(1, producer=1, transactional=True)
-    build.roll()
-    build.keys(2, producer=1, transactional=True)
-    build.end(1, ABORT)
-    build.roll()
-    log = clean(build.build(), LATER).log
-    assert _offsets(log) == []
-    assert [len(segment.aborted) for segment in log.segments] == [0, 1, 0]
 
 
 def _segments(count: int, *, size: int = 100, index: int = 8, span: int = 5) -> list[SegmentState]:
@@ -140,38 +122,6 @@ def test_case_74_only_segments_of_the_map_are_rewritten() -> None:
     assert group_segments([], map_end=0, first_uncleanable=0, config=compacted()) == ()
 
 
-@pytest.mark.parametrize("place", [0, 8, 16, 21, 57, 61, -1])
-def test_case_76_damage_ends_the_round(place: int) -> None:
-    data = bytearray(encode_batch([NewRecord(b"v", b"k", 1), NewRecord(b"w", b"k", 2)]))
-    data[place] ^= 0x80
-    _refused(bytes(data))
-
-
-@pytest.mark.parametrize("cut", [1, 10, 60])
-def test_case_76_a_truncated_batch_ends_the_round(cut: int) -> None:
-    _refused(encode_batch([NewRecord(b"v", b"k", 1), NewRecord(b"w", b"k", 2)])[:-cut])
-
-
-def test_case_76_batches_out_of_order_end_the_round() -> None:
-    build = LogBuilder()
-    build.keys(1)
-    build.keys(1)
-    build.roll()
-    first, second = build.build().batches
-    log = build.build()
-    broken = dataclasses.replace(log.segments[0], data=second + first)
-    with pytest.raises(CorruptionError, match="offset 0 overlaps the previous batch, which ends at 2"):
-        clean(dataclasses.replace(log, segments=(broken, log.segments[1])), LATER)
-
-
-def _refused(batch: bytes) -> None:
-    """Neither the map nor the filter takes it."""
-    with pytest.raises(CorruptionError):
-        OffsetMapBuilder(OffsetMap(), start_offset=0).add(batch)
-    with pytest.raises(CorruptionError):
-        BatchFilter(OffsetMap(), first_uncleanable=2, now_ms=0, delete_retention_ms=0).clean(batch)
-
-
 def _state(name: str, clean_bytes: int, dirty_bytes: int, **more: object) -> LogState:
     segments = (SegmentState(0, 10, clean_bytes), SegmentState(10, 20, dirty_bytes))
     fields: dict[str, object] = {"log_start_offset": 0, "end_offset": 25, "last_stable_offset": 25}
@@ -180,26 +130,29 @@ def _state(name: str, clean_bytes: int, dirty_bytes: int, **more: object) -> Log
 
 
 def test_case_78_half_dirty_is_not_dirty_enough() -> None:
-    even, more = _state("t", 50, 50), _state("t", 49, 50)
-    assert choose_filthiest([even], 0).filthiest is None
-    assert choose_filthiest([more], 0).filthiest is not None
     zero = compacted(min_cleanable_dirty_ratio=0)
-    assert choose_filthiest([_state("t", 100, 0, config=zero)], 0).filthiest is None
-    assert choose_filthiest([_state("t", 100, 1, config=zero)], 0).filthiest is not None
+    for state, chosen in (
+        (_state("t", 50, 50), False),
+        (_state("t", 49, 50), True),
+        (_state("t", 100, 0, config=zero), False),
+        (_state("t", 100, 1, config=zero), True),
+        (LogState(TP, compacted(), (), 0, 5, 5, 0), False),
+    ):
+        assert (choose_filthiest(_candidates(state)) is not None) is chosen
+
+
+def _candidates(*states: LogState) -> list[CleaningCandidate]:
+    found = [cleaning_candidate(state, 0) for state in states]
+    return [candidate for candidate in found if candidate is not None]
 
 
 def test_case_78_the_filthiest_is_chosen_and_others_are_skipped() -> None:
-    sixty, eighty = _state("a", 40, 60), _state("b", 20, 80)
-    others = [
-        _state("c", 1, 99, in_progress=True),
-        _state("d", 1, 99, uncleanable=True),
-        _state("e", 1, 99, config=TopicConfig()),
-    ]
-    choice = choose_filthiest([sixty, eighty, *others], 0)
-    assert choice.filthiest is not None
-    assert (choice.filthiest.tp.topic, choice.filthiest.ratio) == ("b", 0.8)
-    assert [c.tp.topic for c in choice.candidates] == ["a", "b"]
-    assert choose_filthiest([], 0).filthiest is None
+    candidates = _candidates(_state("a", 40, 60), _state("b", 20, 80), _state("e", 1, 99, config=TopicConfig()))
+    assert [c.tp.topic for c in candidates] == ["a", "b"]
+    chosen = choose_filthiest(candidates)
+    assert chosen is not None
+    assert (chosen.tp.topic, chosen.ratio) == ("b", 0.8)
+    assert choose_filthiest([]) is None
 
 
 def test_a_timestamp_of_the_future_pins_nothing() -> None:
@@ -220,24 +173,6 @@ def test_an_overdue_segment_forces_the_cleaning(now: int, delay: int) -> None:
     blocked = cleaning_candidate(dataclasses.replace(state, segments=segments, last_stable_offset=10), now)
     assert blocked is not None
     assert not blocked.eligible
-
-
-def test_a_log_without_segments_is_no_choice() -> None:
-    state = LogState(TP, compacted(), (), 0, 5, 5, 0)
-    choice = choose_filthiest([state], LATER)
-    assert choice.filthiest is None
-    assert choice.candidates[0].ratio == 0
-
-
-def test_codecs_survive_a_rebuild() -> None:
-    for codec in Codec:
-        records = [NewRecord(b"v%d" % i, b"k%d" % (i % 2), i) for i in range(4)]
-        batch = encode_batch(records, codec=codec, leader_epoch=3)
-        log = MemoryLog((MemorySegment(0, batch), MemorySegment(4, b"")), compacted())
-        (left,) = clean(log, LATER).log.batches
-        header = read_header(left)
-        assert (header.codec, header.last_offset, header.leader_epoch, header.max_timestamp) == (codec, 3, 3, 3)
-        assert _facts(visible([left])) == [(2, b"k0"), (3, b"k1")]
 
 
 def test_a_horizon_beyond_all_time_stays_in_64_bits() -> None:
