@@ -383,6 +383,12 @@ def _translation(error: OSError, operation: str, path: Path | str) -> TieredErro
         return LocalIOError(f"{path} is a file, not a directory", hint="name a directory, or move the file away")
     if error.errno in _NO_DESCRIPTOR and operation in _OPENING:
         return TooManyOpenFilesError(text, hint="close files that are not needed, or raise the limit (ulimit -n)")
+    if operation == "lock" and error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+        hint = "this file system has no flock: name a directory on another, such as a local disk"
+        return LocalIOError(text, hint=hint)
+    if operation == "fsync the directory" and error.errno == errno.EINVAL:
+        hint = "this file system may lose file names at a power cut: name a directory on another, such as a local disk"
+        return LocalIOError(text, hint=hint)
     if error.errno in (errno.EACCES, errno.EPERM):
         hint = f"check owner and mode of {_denying(operation, path)} (this process runs as uid {os.geteuid()})"
         return LocalPermissionError(text, hint=hint)
