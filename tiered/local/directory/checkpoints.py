@@ -153,6 +153,13 @@ class DirectoryCheckpoints:
                 self._starts_written = starts
             return len(starts)
 
+    def drop_watermarks(self) -> None:
+        """Empty the file of high watermarks that a broker wrote: without replicas every record counts as replicated."""
+        marks = OffsetsFile(self.directory, REPLICATION_NAME, self.files)
+        if marks.read():
+            LOGGER.warning("watermarks_dropped path=%s records above them are readable from now on", self.directory)
+            marks.write({})
+
 
 class PositionsWriter:
     """Writer of ``tiered-positions``: positions of consumer groups in the uploaded partitions of one directory.

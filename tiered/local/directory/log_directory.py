@@ -467,6 +467,7 @@ class LocalLog:
         self._leaving.found(found.leaving)
         self._proven = frozenset(self.claims.read())
         open_partitions(self.roster, found, self.notes.read(), clean=clean, tiered=tiered)
+        self.notes.drop_watermarks()
         try:
             self.registry.forget(found.deleted)
         except DiskFullError as error:

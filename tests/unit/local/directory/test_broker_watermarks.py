@@ -1,4 +1,4 @@
-"""High watermarks that a broker noted: no reader ends at them."""
+"""High watermarks that a broker noted: no reader ends at them, and an open for writing drops them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tiered.read.topic import PartitionStream
 
 
 @pytest.mark.parametrize("mark", [7, 99])
-def test_a_reader_of_a_brokers_directory_reads_to_the_end(tmp_path: Path, mark: int) -> None:
+def test_a_reader_of_a_brokers_directory_reads_to_the_end(
+    tmp_path: Path, mark: int, caplog: pytest.LogCaptureFixture
+) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.fill(10)
     bench.log.close()
@@ -23,6 +25,10 @@ def test_a_reader_of_a_brokers_directory_reads_to_the_end(tmp_path: Path, mark: 
     assert (reader.last_stable_offset(), reader.end_offset) == (10, 10)
     stream = PartitionStream.open(TP, local=reader, remote=None)
     assert [r.offset for r in stream.records(ReadRange())] == list(range(10))
+    for _ in range(2):
+        bench.open()
+        bench.log.close()
+    assert caplog.text.count("watermarks_dropped") == 1  # once
     bench.open()
     bench.fill(1)
     assert bench.offsets(0) == list(range(11))
