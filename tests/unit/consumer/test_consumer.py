@@ -416,6 +416,15 @@ def test_a_damaged_position(log: tiered.Log) -> None:
         assert values(consumer.poll()) == [b"1"]
 
 
+def test_a_damaged_key_in_a_transaction_is_reported_by_each_read(log: tiered.Log) -> None:
+    positions = log._local.transactions.positions
+    with log.transaction("copy") as txn:
+        txn._append(positions, positions.partition_of("g"), [NewRecord(b"", b"\x00")])
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="at offset 0 cannot be read"):
+            log.consumer("g", "t")
+
+
 def test_the_topic_of_positions_is_kafka_s(log: tiered.Log) -> None:
     fill(log, 1)
     with log.consumer("billing", "t") as consumer:

@@ -68,13 +68,15 @@ class _Table:
         """Apply the next batch of the partition. Positions of a transaction count from its COMMIT marker on."""
         header, records = read_header(batch), list(decode_records(batch))
         if header.is_control:
-            pending = self.pending.pop(header.producer_id, [])
+            pending = self.pending.get(header.producer_id, [])
             records = pending if records and control_type(records[0]) is ControlType.COMMIT else []
         elif header.is_transactional:
             self.pending.setdefault(header.producer_id, []).extend(records)
             records = []
         for record in records:
             self._apply_record(record)
+        if header.is_control:  # only now: after an error the next read applies this batch again
+            self.pending.pop(header.producer_id, None)
         self.end = header.next_offset
 
     def _apply_record(self, record: Record) -> None:
