@@ -35,7 +35,7 @@ from tiered.format.batch import (
 )
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
-from tiered.format.control import ControlType, coordinator_epoch
+from tiered.format.control import ControlType, coordinator_epoch, marker
 from tiered.format.kernels import Record, crc32c
 from tiered.model import NewRecord, TimestampType
 
@@ -87,6 +87,20 @@ def test_two_records_with_a_producer_and_headers_are_the_golden_batch() -> None:
     header = verify_batch(TWO)
     assert header == BatchHeader(5, 0x4D, 3, 2, 0xF0365308, 0, 1, 1000, 1005, 7, 2, 10, 2)
     assert (header.size_bytes, header.last_offset, header.next_offset, header.last_sequence) == (89, 6, 7, 11)
+
+
+def test_a_commit_marker_is_the_golden_batch() -> None:
+    encoded = encode_batch(
+        [marker(ControlType.COMMIT, 9, 2000)],
+        base_offset=2,
+        leader_epoch=0,
+        producer=BatchProducer(7, 2, transactional=True, control=True),
+    )
+    assert encoded == COMMIT
+    (record,) = decode_records(COMMIT)
+    assert (control_type(record), coordinator_epoch(record)) == (ControlType.COMMIT, 9)
+    header = verify_batch(COMMIT)
+    assert (header.is_control, header.is_transactional, header.last_sequence) == (True, True, -1)
 
 
 def test_an_emptied_batch_is_the_golden_batch() -> None:

@@ -48,6 +48,35 @@ def test_mixed_formats_are_walked() -> None:
     assert [h.magic for _, h in walk_headers(data)] == [0, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (wrapper(0, 1, b"", Codec.GZIP), "without inner messages"),
+        (wrapper(1, 1, V1[:-1], Codec.GZIP), "without inner messages"),
+        (wrapper(1, 1, message(1, 7, None, b"a"), Codec.GZIP), "wrapper offset 1 is below"),
+        (wrapper(0, 1, message(0, -3, None, b"a"), Codec.GZIP), "begin below zero"),
+        (wrapper(1, 5, wrapper(1, 0, V1, Codec.GZIP), Codec.GZIP), "compressed message inside"),
+        (message(1, 0, None, None, attributes=1), "without a value"),
+        (message(1, 0, None, b"not gzip", attributes=1), "gzip data is damaged"),
+        (message(1, 0, None, b"x", attributes=4), "zstd is not allowed in a v1 message"),
+        (message(1, 0, None, b"x", attributes=6), "unknown compression codec 6"),
+    ],
+)
+def test_damaged_wrappers_are_refused(data: bytes, text: str) -> None:
+    with pytest.raises(CorruptionError, match=text):
+        list(decode_records(data))
+    with pytest.raises(CorruptionError, match=text):
+        verify_batch(data)
+
+
+def test_lengths_inside_a_message_are_checked() -> None:
+    for position, value in ((26, 2**31 - 1), (26, -2), (31, 2)):
+        data = bytearray(V1)
+        struct.pack_into(">i", data, position, value)
+        with pytest.raises(CorruptionError):
+            list(decode_records(data))
+
+
 def test_sizes_below_the_minimum_of_the_format_are_refused() -> None:
     data = bytearray(V1)
     struct.pack_into(">i", data, 8, 21)
@@ -68,3 +97,10 @@ def test_inner_bombs_are_bounded() -> None:
     data = wrapper(1, 0, message(1, 0, None, bytes(1_000_000)), Codec.GZIP)
     with pytest.raises(CorruptionError, match="larger than 999999 bytes"):
         list(decode_records(data, max_bytes=999_999))
+
+
+def test_the_crcs_of_the_messages_inside_are_checked() -> None:
+    data = wrapper(1, 1, V1 + V1[:-1] + b"x", Codec.GZIP)
+    assert [r.value for r in decode_records(data)] == [b"v", b"x"]
+    with pytest.raises(CorruptionError, match="CRC mismatch in the message"):
+        verify_batch(data)

@@ -9,13 +9,14 @@ import pytest
 from tiered.clock import SystemIds
 from tiered.config import TopicConfig
 from tiered.engine.tiering import Tiering
-from tiered.errors import OffsetOutOfRangeError
+from tiered.errors import OffsetGapError, OffsetOutOfRangeError
 from tiered.local.directory.log_directory import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
 from tiered.remote.catalog import Catalog
 from tiered.remote.reader import RemotePartition
+from tiered.store.base import Delete
 from tiered.store.driver import Runner, drive
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
@@ -100,6 +101,30 @@ def test_nothing_goes_by_default(tmp_path: Path) -> None:
     world.pass_time(10 * 365 * 86_400)
     assert world.partition.positions().local_start_offset == 0
     assert {r.tier for r in world.stream().records(ReadRange())} == {"local"}
+    world.log.close()
+
+
+def test_a_trimmed_catalog_and_a_lost_root_are_errors_never_a_jump(tmp_path: Path) -> None:
+    world = World(tmp_path, local_retention_ms=60_000)
+    world.append(0, 60)
+    world.partition.roll()
+    world.tiering.sync({TP: 60}, None)
+    world.append(60, 70)
+    world.pass_time(3600)
+    catalog = world.tiering.steps._catalogs[TP]  # the writer's own: the maintainer's trim is a commit like any other
+    assert isinstance(catalog, Catalog)
+    drive(world.store, catalog.trim(30), clock=world.clock, ids=world.ids)
+    stream = world.stream()
+    assert stream.earliest() == 30
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        list(stream.records(ReadRange(start=10)))
+    assert (caught.value.requested, caught.value.earliest, caught.value.latest) == (10, 30, 70)
+    assert [r.offset for r in stream.records(ReadRange(start=10), on_trimmed="jump")] == list(range(30, 70))
+    world.store.execute(Delete((catalog.key,)))
+    local_start = world.partition.positions().local_start_offset
+    assert local_start == 60
+    with pytest.raises((OffsetOutOfRangeError, OffsetGapError)):
+        list(world.stream().records(ReadRange(start=40)))
     world.log.close()
 
 

@@ -16,9 +16,9 @@ from tests.support.admin import check, plan_rejoin, rejoin, restore
 from tiered import aio
 from tiered.check.findings import Severity
 from tiered.clock import SystemClock, SystemIds
-from tiered.config import LogConfig
+from tiered.config import LogConfig, TopicConfig
 from tiered.engine.drain import DrainMode
-from tiered.errors import CorruptionError, LogDestroyedError, NotFoundError, TieredError
+from tiered.errors import ConfigError, CorruptionError, LogDestroyedError, NotFoundError, TieredError
 from tiered.format.keys import root_key, topic_key
 from tiered.local.directory.log_directory import LocalLog
 from tiered.model import TopicPartition
@@ -161,6 +161,35 @@ def test_a_lost_root_is_an_error_for_everybody(
     assert isinstance(bucket.store.execute(Get(bucket.key)), type(bucket.store.execute(Get("absent"))))
 
 
+def test_the_daemon_claims_nothing_over_a_lost_root(bucket: Bucket) -> None:
+    bucket.lose(bucket.key)
+    append_alone(bucket.directory)
+    assert daemon(bucket.directory, bucket.url) != 0
+    with tiered.open(bucket.directory.with_name("new")) as log:  # a disk that has seen nothing
+        log._local.create_topic("t", 2, TopicConfig(), topic_id=_topic_id(bucket))
+        log.topic("t").append(b"again", partition=0)
+    assert daemon(bucket.directory.with_name("new"), bucket.url) != 0
+    assert "root_missing" in codes(bucket, disk=False)
+
+
+def test_an_older_root_is_named_by_whoever_knows_better(bucket: Bucket) -> None:
+    older = bucket.read(bucket.key)
+    with tiered.open_reader(bucket.url) as lasting:
+        stream = lasting.topic("t").stream(0)
+        own_writer(bucket)
+        stream.refresh()
+        assert stream.latest() == 31
+        bucket.put(bucket.key, older)
+        with pytest.raises(CorruptionError, match="31 became 30"):
+            stream.refresh()
+    assert codes(bucket, disk=True) == {"went_back"}
+    for act in (read_both, own_writer):
+        with pytest.raises(CorruptionError, match="saw offset 31 committed, the root ends at 30"):
+            act(bucket)
+    assert daemon(bucket.directory, bucket.url) != 0
+    assert bucket.read(bucket.key) == older
+
+
 def test_an_open_log_knows_what_a_daemon_of_its_disk_has_committed_since(bucket: Bucket) -> None:
     """The root went back to the one that this process has seen last: only its disk has seen a newer one."""
     with tiered.open(bucket.directory, remote=bucket.url) as log:
@@ -233,6 +262,16 @@ def test_partitions_that_are_being_added_are_no_damage(bucket: Bucket) -> None:
         assert reader.topic("t").partitions == 2
 
 
+@pytest.mark.parametrize("damage", [entry_gone, another_id, one_partition])
+def test_its_writer_and_a_reader_of_both_tiers_say_so(bucket: Bucket, damage: Callable[[Bucket], None]) -> None:
+    damage(bucket)
+    for act in (read_both, own_writer):
+        with pytest.raises((LogDestroyedError, CorruptionError, ConfigError), match="topic t"):
+            act(bucket)
+    append_alone(bucket.directory)
+    assert daemon(bucket.directory, bucket.url) != 0
+
+
 @pytest.mark.parametrize("emptied", [False, True])
 @pytest.mark.parametrize("act", [own_writer, lambda bucket: daemon(bucket.directory, bucket.url)])
 def test_a_topic_that_the_bucket_does_not_know_any_more_is_not_registered_again(
@@ -267,6 +306,13 @@ def test_roots_that_wait_for_their_entry_are_no_damage(bucket: Bucket) -> None:
     drive(bucket.store, make_roots(TopicIds("u", UUID(int=5)), range(3), "t"), clock=SystemClock(), ids=SystemIds())
     assert codes(bucket, disk=False) == set()
     restored(bucket)
+
+
+def test_a_root_that_was_claimed_had_an_entry(bucket: Bucket) -> None:
+    with tiered.open(bucket.directory.with_name("two"), remote=bucket.url) as log:
+        log.topic("u", create=True)
+    bucket.lose(topic_key("u"))
+    assert codes(bucket, disk=False) == {"unregistered"}
 
 
 def test_another_prefix_beside_a_trimmed_disk(bucket: Bucket, tmp_path: Path) -> None:

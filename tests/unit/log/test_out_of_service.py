@@ -24,6 +24,7 @@ from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.directory_files import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploader_files import SealRequest
 from tiered.model import TopicPartition
 from tiered.store.location import StoreLocation
 from uploader.config import Settings
@@ -140,6 +141,15 @@ def test_it_is_named_by_every_command(damaged: Path, capsys: pytest.CaptureFixtu
     assert run(["cat", "a:1", "--log-dir", directory]) == 13
 
 
+def test_a_request_to_seal_concerns_all_others(damaged: Path) -> None:
+    with LocalLog.open(damaged / "log") as log:
+        SealRequest(damaged / "log", PosixFiles()).write()
+        done = log.tasks.run("uploads")
+        assert done.failures == 0
+        ends = [len(log.partition(tp).sealed_segments()) for tp in log.partitions() if tp != BROKEN]
+        assert ends == [1] * 5
+
+
 def test_compaction_and_moves_say_why(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with LocalTier.open([damaged / "log", damaged / "other"]) as logs:
         with pytest.raises(CorruptionError) as caught:
@@ -198,6 +208,30 @@ def test_a_partition_whose_directory_is_gone_reads_as_no_empty_one(tmp_path: Pat
     assert run(["cat", "a:1", "--log-dir", str(tmp_path / "log")]) == 0
     (tmp_path / "log" / "a-1").rename(tmp_path / "kept")
     assert run(["cat", "a:1", "--log-dir", str(tmp_path / "log")]) == 13
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_partition_without_its_segments_gives_no_offset_again_until_it_is_repaired(
+    tmp_path: Path, clean: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "log"
+    with tiered.open(directory) as log:
+        topic = log.topic("a", partitions=2, create=True)
+        for partition in (0, 1):
+            topic.append_many([b"x"] * 5, partition=partition)
+    if not clean:
+        (directory / ".kafka_cleanshutdown").unlink()
+    for path in (directory / "a-1").glob("0*"):
+        path.unlink()
+    with tiered.open(directory) as log:
+        with pytest.raises(CorruptionError, match=r"has no \.log file; it held records up to offset 5"):
+            log.topic("a").append(b"y", partition=1)
+        assert log.topic("a").append(b"y", partition=0).offset == 5
+    assert [run([verb, "--log-dir", str(directory)]) for verb in ("status", "check", "repair")] == [3, 13, 3]
+    assert "gives up offsets 0 to 5" in capsys.readouterr().err
+    assert run(["repair", "a:1", "--accept-loss", "--yes", "--log-dir", str(directory)]) == 0
+    with tiered.open(directory) as log:
+        assert log.topic("a").append(b"y", partition=1).offset == 5
 
 
 def test_a_reader_of_both_tiers_says_that_a_directory_is_gone_whose_records_the_bucket_has_not(tmp_path: Path) -> None:

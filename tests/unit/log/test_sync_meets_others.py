@@ -84,6 +84,16 @@ def test_the_daemon_seals_what_stands_behind_a_fenced_partition(tmp_path: Path) 
     assert names == [f"{0:020d}.log", f"{1:020d}.log"]
 
 
+def test_what_was_never_uploaded_stays_until_the_first_sync(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
+        topic = log.topic("t", create=True, config={"retention.bytes": 1000, "segment.bytes": 500})
+        for _ in range(50):
+            topic.append(b"x" * 80)
+        assert log._local.partition(TP).apply_retention() == []
+        log.sync(timeout=30)
+        assert topic.beginning_offsets() == {TP: 0}
+
+
 def test_a_restored_log_that_a_daemon_claimed_first_starts_a_new_leader_epoch(tmp_path: Path) -> None:
     url = store_url(tmp_path)
     with tiered.open(tmp_path / "first", remote=url) as log:

@@ -253,6 +253,16 @@ def test_one_that_runs_is_no_orphan(tmp_path: Path) -> None:
         assert committed(log, "orders") == [b"1"]
 
 
+def test_several_directories(tmp_path: Path) -> None:
+    paths = [tmp_path / "one", tmp_path / "two"]
+    with tiered.open(paths) as log:
+        orders = log.topic("orders", partitions=4, create=True)
+        with orders.transaction("x") as txn:
+            for p in range(4):
+                txn.append(b"%d" % p, partition=p)
+        assert committed(log, "orders") == [b"0", b"1", b"2", b"3"]
+
+
 def test_asyncio(tmp_path: Path) -> None:
     async def run() -> tuple[list[bytes | None], str, str]:
         async with aio.open(tmp_path / "log") as log:
