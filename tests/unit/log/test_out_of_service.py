@@ -13,6 +13,7 @@ import pytest
 
 import tiered
 from tests.support.faulty_files import UnreadableFiles
+from tests.unit.local.opening import run_task
 from tiered import aio
 from tiered.cli.main import run
 from tiered.engine.drain import DrainMode
@@ -144,7 +145,7 @@ def test_it_is_named_by_every_command(damaged: Path, capsys: pytest.CaptureFixtu
 def test_a_request_to_seal_concerns_all_others(damaged: Path) -> None:
     with LocalLog.open(damaged / "log") as log:
         SealRequest(damaged / "log", PosixFiles()).write()
-        done = log.tasks.run("uploads")
+        done = run_task(log.tasks, "uploads")
         assert done.failures == 0
         ends = [len(log.partition(tp).sealed_segments()) for tp in log.partitions() if tp != BROKEN]
         assert ends == [1] * 5

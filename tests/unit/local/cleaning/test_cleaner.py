@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from pathlib import Path
 
@@ -43,6 +44,16 @@ def test_the_active_segment_is_never_touched(bench: CleaningBench) -> None:
     bench.put("a1", "a2", "a3", "a4", "a5")
     bench.clean()
     assert bench.pairs == ["a3", "a4", "a5"]  # the map ends before the active segment: a3 is its newest a
+
+
+def test_what_is_not_durable_supersedes_nothing(bench: CleaningBench) -> None:
+    dirty(bench)
+    bench.files.fail = lambda operation, path: errno.EIO if operation == "sync" and path.suffix == ".log" else 0
+    bench.append(b"5", key=b"a")
+    bench.partition.durability.flushed = 6  # the third segment is sealed, and its fsync has not returned
+    bench.files.fail = None
+    bench.clean()
+    assert bench.pairs == ["c1", "b2", "a3", "d1", "a4", "b3", "a5"]
 
 
 def test_records_of_an_open_transaction_and_behind_it_are_not_cleaned(bench: CleaningBench) -> None:

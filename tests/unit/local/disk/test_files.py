@@ -143,3 +143,18 @@ def test_a_file_system_that_reports_no_blocks_has_an_unknown_size(
     reserve = DiskReserve(PosixFiles(), tmp_path, LogConfig(disk_reserve_bytes=1 << 40))
     reserve.account(1 << 20)
     assert reserve.check()
+
+
+@pytest.mark.parametrize(
+    ("operation", "code", "word"),
+    [
+        ("lock", errno.ENOLCK, "flock"),
+        ("lock", errno.ENOSYS, "flock"),
+        ("lock", errno.EOPNOTSUPP, "flock"),
+        ("fsync the directory", errno.EINVAL, "power cut"),
+    ],
+)
+def test_what_a_file_system_lacks_is_named_with_a_next_step(operation: str, code: int, word: str) -> None:
+    error = translate(OSError(code, os.strerror(code)), operation, "/d")
+    assert isinstance(error, LocalIOError)
+    assert (word in error.hint, "name a directory" in error.hint) == (True, True)
