@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,7 @@ class CheckReport:
 
     ``unchecked``: number of objects without a checksum in the store; only ``read_data`` checks their bytes. ``newer``:
     number of errors about objects of a newer release. ``denied``: number of errors about missing rights of this user.
+    ``archived``: number of segments, by storage class, that must be restored from an archive before they can be read.
     """
 
     findings: tuple[Finding, ...]
@@ -99,6 +100,7 @@ class CheckReport:
     warnings: int
     newer: int = 0
     denied: int = 0
+    archived: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         verdict = f"{self.errors} errors, {self.warnings} warnings" if self.exit_code else "OK"
@@ -275,6 +277,7 @@ class CheckRun:
             warnings=self.counts[Severity.WARNING],
             newer=self.newer,
             denied=self.denied,
+            archived=dict(remote.archived),
         )
 
     def _entry(self, topic: str) -> Steps[TopicEntry | None]:
@@ -417,6 +420,7 @@ def joined(registry: CheckReport, parts: Iterable[CheckReport]) -> CheckReport:
         facts.size_bytes += part.remote_bytes
         facts.unchecked += part.unchecked
         facts.data_bytes_read += part.data_bytes_read
+        facts.archived.update(part.archived)
     return dataclasses.replace(run.report(LocalFacts(), facts), partitions=registry.partitions)
 
 

@@ -7,8 +7,9 @@ One HEAD and one GET of the index bundle for each segment. The producers are fol
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -59,12 +60,16 @@ Reporter = Callable[[Iterable[Finding | Passed]], Steps[None]]
 
 @dataclass(slots=True)
 class RemoteFacts:
-    """Totals of a bucket's check over all partitions. ``unchecked``: objects without a checksum in the store."""
+    """Totals of a bucket's check over all partitions. ``unchecked``: objects without a checksum in the store.
+
+    ``archived``: number of archived segments by storage class.
+    """
 
     segments: int = 0
     size_bytes: int = 0
     unchecked: int = 0
     data_bytes_read: int = 0
+    archived: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +204,7 @@ class SegmentCheck:
             )
             return False
         if found.archived:
-            _note_archived(row, "the object", findings)
+            self._note_archived(row, "the object", found.archived, findings)
         if found.crc32c is None:
             self._facts.unchecked += 1
         elif found.crc32c != row.crc:
@@ -216,7 +221,9 @@ class SegmentCheck:
             findings.error("index_bundle", f"{key}: {found.message}", position=found.position, offset=row.base)
             return None
         if isinstance(found, RemotePermissionError):
-            _note_archived(row, f"the index bundle {key}", findings)
+            about = yield Head(key)  # the refusal does not name the storage class
+            kind = (about.archived if isinstance(about, Object) else "") or "GLACIER"
+            self._note_archived(row, f"the index bundle {key}", kind, findings)
             return None
         if not isinstance(found, Object):
             yield from self._gone(row, f"the index bundle {key} is gone; the .log can rebuild it", findings)
@@ -240,6 +247,16 @@ class SegmentCheck:
             return None
         self._compare_bundle(row, bundle, findings)
         return bundle
+
+    def _note_archived(self, row: Row, what: str, kind: str, findings: Findings) -> None:
+        """Add a warning about an archived object. Its segment is counted once, even if both objects are archived.
+
+        ``what``: the object, for the message. ``kind``: its storage class.
+        """
+        if all(found.code != "archived" for found in findings.items):
+            self._facts.archived[kind] += 1
+        message = f"{what} is archived ({kind}), no reader gets it; restore it (aws s3api restore-object) and take "
+        findings.add(Severity.WARNING, "archived", f"{message}this prefix out of the lifecycle rule", offset=row.base)
 
     def _compare_bundle(self, row: Row, bundle: Bundle, findings: Findings) -> None:
         for flaw in bundle_flaws(self._topic_id, self._tp.partition, row, bundle):
@@ -346,11 +363,6 @@ class SegmentCheck:
                 f"the bucket {row.size} with {row.crc:#010x}",
                 offset=row.base,
             )
-
-
-def _note_archived(row: Row, what: str, findings: Findings) -> None:
-    message = f"{what} is archived, no reader gets it; restore it (aws s3api restore-object) and take this prefix out "
-    findings.add(Severity.WARNING, "archived", f"{message}of the lifecycle rule", offset=row.base)
 
 
 def bundle_flaws(topic_id: UUID, partition: int, row: Row, bundle: Bundle) -> Iterator[str]:

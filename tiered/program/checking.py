@@ -165,6 +165,8 @@ def conclude_check(app: Application, report: CheckReport) -> int:
             f"; local {counted(report.local_segments, 'segment')}, {human_bytes(report.local_bytes)}"
             f"; remote {counted(report.remote_segments, 'segment')}, {human_bytes(report.remote_bytes)}"
         )
+        for kind, count in sorted(report.archived.items()):
+            app.out.line(f"archived: {counted(count, 'segment')} of storage class {kind}, which no reader gets")
         if report.unchecked:
             number, have = counted(report.unchecked, "object"), "has" if report.unchecked == 1 else "have"
             app.out.line(f"{number} {have} no checksum in the store: --read-data judges the bytes")

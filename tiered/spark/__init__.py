@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, NoReturn
 
 from tiered.errors import ConfigError, install_command
-from tiered.spark.worker import log_warnings
+from tiered.spark.worker import end_quietly, log_warnings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,3 +79,4 @@ def register(spark: SparkSession) -> None:
 
 
 log_warnings()  # here, because unpickling anything of this package imports this module first
+end_quietly()

@@ -11,10 +11,11 @@ import pyspark.worker  # noqa: F401  each worker needs it
 from pyspark.daemon import manager
 
 import tiered.spark.source  # noqa: F401  the reader of each task
-from tiered.spark.worker import keep_modules, log_warnings
+from tiered.spark.worker import end_quietly, keep_modules, log_warnings
 
 if __name__ == "__main__":
     # ``-m`` imports the package before ``__main__`` is this module, so ``is_worker`` was False then.
     log_warnings()
+    end_quietly()
     keep_modules()
     manager()

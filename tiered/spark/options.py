@@ -107,15 +107,32 @@ _LOGIN = (
     "environment, profile or instance role"
 )
 
+_GROUP = "leave it out: there is no consumer group to join; startingOffsets=group:NAME begins at the positions of one"
+_POLLING = "leave it out: nothing is polled, and requests to the bucket are retried automatically"
 _STREAM = (
     "leave it out: it belongs to a stream (readStream); a batch query is bounded by endingOffsets or endingTimestamp"
 )
+_BYTES = 'option("slice_bytes", "128m"): bytes of one task; read-ahead is bounded automatically'
+_COLUMNS = "leave it out: key and value are binary; select cast(key as string), cast(value as string)"
 _REPLACED = {
     "kafka.bootstrap.servers": 'leave it out: there is no broker; .load("s3://bucket/prefix") names the log',
-    "kafka.group.id": "leave it out: no consumer group is joined; startingOffsets=group:NAME begins where one is",
+    "kafka.group.id": _GROUP,
+    "groupidprefix": _GROUP,
+    "kafka.client.id": _GROUP,
+    "kafka.client.rack": "leave it out: there is no broker to be near to",
     "kafka.isolation.level": 'option("isolation.level", "read_committed")',
     "kafka.auto.offset.reset": 'option("startingOffsets", "earliest"), and failOnDataLoss=false where offsets are gone',
+    "kafka.enable.auto.commit": _GROUP,
+    "kafka.auto.commit.interval.ms": _GROUP,
     "kafka.max.poll.records": 'option("maxRecordsPerPartition", "1000000")',
+    "kafka.max.partition.fetch.bytes": _BYTES,
+    "kafka.fetch.max.bytes": _BYTES,
+    "kafka.fetch.min.bytes": _BYTES,
+    "kafka.receive.buffer.bytes": _BYTES,
+    "kafka.check.crcs": "leave it out: the CRC of every batch is checked",
+    "kafka.key.deserializer": _COLUMNS,
+    "kafka.value.deserializer": _COLUMNS,
+    "kafka.partition.assignment.strategy": 'option("minPartitions", "8") cuts the work; option("assign", ...) chooses',
     "minoffsetspertrigger": _STREAM,
     "maxoffsetspertrigger": _STREAM,
     "maxbytespertrigger": _STREAM,
@@ -124,11 +141,12 @@ _REPLACED = {
 }
 
 _FAMILIES = (
-    (("kafka.security.", "kafka.sasl.", "kafka.ssl."), _LOGIN),
-    (
-        ("kafka.", "kafkaconsumer.", "fetchoffset.", "groupidprefix"),
-        "leave it out: it is a setting of a client of brokers, and there is no broker",
-    ),
+    ("kafka.security.", _LOGIN),
+    ("kafka.sasl.", _LOGIN),
+    ("kafka.ssl.", _LOGIN),
+    ("kafkaconsumer.", _POLLING),
+    ("fetchoffset.", _POLLING),
+    ("kafka.", "leave it out: it is a setting of a client of brokers, and there is no broker"),
 )
 
 
@@ -148,6 +166,8 @@ class Dialect:
 
 
 BATCH = Dialect(NAMES, _REPLACED, EARLIEST, (EARLIEST,))
+
+_BARE = ("bootstrap.servers", "group.id", "security.protocol", "sasl.", "ssl.", "auto.offset.reset", "max.poll.records")
 
 
 @dataclass(frozen=True)
@@ -444,7 +464,11 @@ def replacement(name: str, dialect: Dialect = BATCH) -> str:
 
     ``""`` for a name that is neither an option of Kafka nor of this library.
     """
-    return dialect.replaced.get(name) or next((line for prefixes, line in _FAMILIES if name.startswith(prefixes)), "")
+    if name.startswith(_BARE):  # as a Kafka client's properties have it, without Spark's prefix
+        name = f"kafka.{name}"
+    if name in dialect.replaced:
+        return dialect.replaced[name]
+    return next((line for prefix, line in _FAMILIES if name.startswith(prefix)), "")
 
 
 MAX_TRIGGER_DELAY_MS = 15 * 60_000

@@ -12,6 +12,8 @@ import logging
 import os
 import sys
 import threading
+import traceback
+import types
 from typing import Unpack
 from weakref import WeakKeyDictionary
 
@@ -109,6 +111,30 @@ def start_task() -> None:
     """
     if next(_tasks) == SECOND:
         keep_modules()
+
+
+def _print_unless_closed() -> None:
+    """Print the current exception, unless it is a closed connection to the executor."""
+    if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError):
+        traceback.print_exc()
+
+
+QUIET = types.SimpleNamespace(**{**vars(traceback), "print_exc": _print_unless_closed})
+"""Replacement for the module ``traceback`` in Spark's daemon. It prints nothing if an executor closed the
+    connection.
+    """
+
+
+def end_quietly() -> None:
+    """Stop Spark's daemon from printing tracebacks about closed connections. Do nothing outside of a worker.
+
+    An executor closes the connection of a task that needs no more rows, for instance after ``limit``. Spark's daemon
+    then prints a traceback for each such task. Other modules keep the real ``traceback``.
+    """
+    for name in ("__main__", "pyspark.daemon"):  # the second one where another module runs the daemon
+        daemon = sys.modules.get(name)
+        if is_worker() and hasattr(daemon, "compute_real_exit_code"):
+            vars(daemon)["traceback"] = QUIET
 
 
 class WorkerHandler(logging.Handler):

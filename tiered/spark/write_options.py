@@ -36,15 +36,25 @@ NAMES = (
     "queryName",
 )
 
+_TOPIC_SETTING = "leave it out: it is a setting of the topic, as compression.type; `tiered topic set` changes it"
 _ONCE = "leave it out: rows are added exactly once by the stream's checkpoint; a batch job has option txnId"
 _REPLACED = {
     "includeheaders": "leave it out: a column headers is written if there is one",
     "subscribe": 'option("topic", "flights"): subscribe is an option of reads',
     "subscribepattern": 'option("topic", "flights"): subscribePattern is an option of reads',
     "assign": "leave it out: a column partition says where a row goes",
-    "kafka.compression.type": "leave it out: it is a setting of the topic; `tiered topic set` changes it",
+    "kafka.acks": "leave it out: what was committed is in the bucket",
+    "kafka.compression.type": _TOPIC_SETTING,
+    "kafka.batch.size": _TOPIC_SETTING,
+    "kafka.linger.ms": "leave it out: nothing waits; a trigger says how often a stream writes",
+    "kafka.max.request.size": "leave it out: max.message.bytes of the topic bounds a record",
+    "kafka.retries": "leave it out: requests to the bucket are retried automatically",
+    "kafka.partitioner.class": "leave it out: the key decides as Kafka's producer does it; a column partition wins",
     "kafka.enable.idempotence": _ONCE,
     "kafka.transactional.id": _ONCE,
+    "kafka.transaction.timeout.ms": _ONCE,
+    "kafka.key.serializer": "leave it out: key and value are binary or string",
+    "kafka.value.serializer": "leave it out: key and value are binary or string",
 }
 
 
@@ -107,4 +117,6 @@ def replacement(name: str) -> str:
 
     ``""`` for any other name.
     """
-    return _REPLACED.get(name) or read_replacement(name)
+    if name in _REPLACED:
+        return _REPLACED[name]
+    return read_replacement(name)

@@ -57,18 +57,18 @@ def test_an_archived_segment_is_named_with_the_way_back(cli: Cli, key: str) -> N
         assert "grant" not in str(error)
     for options in ([], ["--read-data"]):
         seen = cli("check", "--remote", REMOTE, *options, "--json")
-        assert seen.code == 3
-    assert "is archived, no reader gets it" in cli("check", "--remote", REMOTE).text
+        assert (seen.code, seen.summary["archived"]) == (3, {"GLACIER": 1})
+    assert "archived: 1 segment of storage class GLACIER" in cli("check", "--remote", REMOTE).text
 
 
 @pytest.mark.parametrize("key", [".idx"], indirect=True)
 def test_an_archived_index_is_a_finding_of_its_segment_alone(cli: Cli, key: str) -> None:
     for options in ([], ["--read-data"]):
         seen = cli("check", "--remote", REMOTE, *options, "--json")
-        assert (seen.code, seen.summary["errors"]) == (3, 0)
+        assert (seen.code, seen.summary["archived"], seen.summary["errors"]) == (3, {"GLACIER": 1}, 0)
         (found,) = [each for each in seen.messages if each["message_type"] == "finding"]
         index = key.removeprefix("p/")
-        assert found["message"].startswith(f"the index bundle {index} is archived, no reader gets it")
+        assert found["message"].startswith(f"the index bundle {index} is archived (GLACIER), no reader gets it")
 
 
 @pytest.mark.parametrize("key", [".log", ".idx"], indirect=True)
