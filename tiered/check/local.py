@@ -171,6 +171,7 @@ class LocalCheck:
     facts: LocalFacts = field(default_factory=LocalFacts, init=False)
     _clean: bool = field(default=False, init=False)
     _unread: set[Path] = field(default_factory=set, init=False)
+    _uncleaned: set[TopicPartition] = field(default_factory=set, init=False)
 
     def run(self) -> Iterator[Seen]:
         """Check partition by partition. Yield findings and progress after each file or piece. Fill ``facts``."""
@@ -180,8 +181,12 @@ class LocalCheck:
         small = read_small_files(self.directory, self.files)
         uploads, claims = small.uploads, small.claims
         directories = self._partition_directories(root)
-        yield [*small.findings, *root.items, *self._gone(uploads, claims)]
+        gone = [*self._gone(uploads, claims)]
+        yield [*small.findings, *root.items, *gone]
         starts, points = self._offsets(LOG_START_NAME), self._offsets(RECOVERY_POINT_NAME)
+        reported = {TopicPartition(found.topic, found.partition) for found in gone}
+        directories = sorted([*directories, *self._emptied(points, {*dict(directories), *reported})])
+        self._uncleaned = self._broker_has_not_cleaned([tp for tp, _ in directories])
         for tp, path in directories:
             partition = PartitionFacts(tp, upload=uploads.get(tp), proof=claims.get(tp))
             self.facts.partitions[tp] = partition
@@ -210,6 +215,19 @@ class LocalCheck:
                 found.append((folder.tp, self.directory / folder.name))
         return sorted(found)
 
+    def _emptied(
+        self, points: Mapping[TopicPartition, int], seen: Collection[TopicPartition]
+    ) -> Iterator[tuple[TopicPartition, Path]]:
+        """Yield directories without a log file, where a broker's checkpoint names flushed records.
+
+        ``points``: flushed end offset by partition. ``seen``: partitions that are found or reported already.
+        """
+        for tp, point in points.items():
+            path = self.directory / partition_dir(tp)
+            chosen = not self.topics or tp.topic in self.topics
+            if point > 0 and chosen and tp not in seen and self.files.is_directory(path):
+                yield tp, path
+
     def _gone(
         self, uploads: Mapping[TopicPartition, PartitionUpload], claims: Collection[TopicPartition]
     ) -> Iterator[Finding]:
@@ -220,6 +238,14 @@ class LocalCheck:
             advice = gone_text(self.directory, tp, end, tiered=tp in uploads or tp in claims)
             found.error("partition_gone", f"the directory is gone or has no .log file; {advice}")
             yield from found.about(*tp)
+
+    def _broker_has_not_cleaned(self, tps: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Return the partitions of a broker's topics that its cleaner's checkpoint does not name."""
+        topics = _read(Findings(""), "topics_file", partial(expected_topics, self.directory, self.files))
+        if topics is None:
+            return set()
+        theirs = {tp for tp in tps if tp.topic not in topics or topics[tp.topic].adopted}
+        return theirs - self._offsets(CLEANER_NAME).keys()
 
     def _offsets(self, name: str) -> Mapping[TopicPartition, int]:
         """Return the offsets of a checkpoint; none if it cannot be read, which is reported elsewhere."""
@@ -285,7 +311,7 @@ class LocalCheck:
                 yield [*segment.about(*facts.tp)]
                 before = None  # its offsets are unknown: the next segment makes no gap
                 continue
-            self._follows(before, scan, segment, sparse=self._leaves_out(path, facts.tp.topic))
+            self._follows(before, scan, segment, facts.tp, sparse=self._leaves_out(path, facts.tp.topic))
             before = scan
             facts.whole &= not any(item.severity is Severity.ERROR for item in segment.items)
             facts.end_offset = max(facts.end_offset, scan.end_offset)
@@ -316,6 +342,7 @@ class LocalCheck:
                 findings.error("leader_epochs", f"leader epoch {after.epoch} begins at or before epoch {before.epoch}")
 
     def _stray_files(self, path: Path, files: list[LocalFile], bases: set[int], findings: Findings) -> None:
+        leaving = {file.base for file in files if (file.suffix, file.work) == (LOG_SUFFIX, DELETED_SUFFIX)}
         for file in files:
             severity, code, what = Severity.WARNING, "orphan_index", "has no .log beside it; the next open removes it"
             if file.work == DELETED_SUFFIX:
@@ -324,7 +351,15 @@ class LocalCheck:
                 code, what = "unfinished_rewrite", "was left by a rewrite; the next open settles it"
             elif file.suffix in (LOG_SUFFIX, SNAPSHOT_SUFFIX) or file.base in bases:
                 continue
+            elif file.suffix == TIME_INDEX_SUFFIX and file.base not in leaving and self._size(path, file):
+                # A deletion takes the .log first, and unlinks it last: only one that was killed twice leaves this.
+                code, what = "log_gone", "names records, and has no .log beside it: unless they were deleted, put it"
+                what += " back before anybody opens the log for writing, which removes what is left of them"
             findings.add(severity, code, f"{local_name(file.base, file.suffix, file.work)} {what}")
+
+    def _size(self, path: Path, file: LocalFile) -> int:
+        state = self.files.state(path / local_name(file.base, file.suffix, file.work))
+        return 0 if state is None else state.size
 
     def _segment(
         self, facts: PartitionFacts, path: Path, base: int, findings: Findings, beside: SideFileCheck, *, growing: bool
@@ -423,10 +458,15 @@ class LocalCheck:
         except LocalIOError:
             return True  # unknown
 
-    def _follows(self, before: LogScan | None, scan: LogScan, findings: Findings, *, sparse: bool) -> None:
+    def _follows(
+        self, before: LogScan | None, scan: LogScan, findings: Findings, tp: TopicPartition, *, sparse: bool
+    ) -> None:
         """Report a segment that begins below the end of the segment ``before``, or after it unless ``sparse``.
 
         ``before``: None for the first segment. ``sparse``: offsets may be missing.
+
+        A broker's topic may be compacted without a sign of it. If its cleaner has not named the partition, and the
+        segments have every offset, a file is probably missing.
         """
         if before is None:
             return
@@ -436,6 +476,10 @@ class LocalCheck:
             findings.error(
                 "log_gap", f"offsets {before.end_offset} to {scan.base_offset} are missing", offset=before.end_offset
             )
+        elif scan.base_offset > before.end_offset and tp in self._uncleaned and _is_dense(before) and _is_dense(scan):
+            what = "the segments around them have every offset, and the broker's cleaner has not named the partition"
+            text = f"offsets {before.end_offset} to {scan.base_offset} are missing: {what}: a .log may be lost"
+            findings.add(Severity.WARNING, "log_gap", text, offset=before.end_offset)
 
     def _optional(self, path: Path, findings: Findings) -> bytes | None:
         """Return the bytes of a side file, empty if missing; None if unreadable, which is a finding."""
@@ -496,3 +540,8 @@ def _refused(found: Findings, refused: LocalIOError) -> None:
     hint = refused.hint or "the disk may be failing: look at the kernel's log, and copy what can still be read"
     denied = isinstance(refused, LocalPermissionError)
     found.add(Severity.ERROR, UNREADABLE, f"{refused.message}: it was not checked; {hint}", denied=denied)
+
+
+def _is_dense(scan: LogScan) -> bool:
+    """Return True if each offset of a segment has a record."""
+    return scan.records == max(0, scan.end_offset - scan.base_offset)

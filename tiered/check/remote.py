@@ -3,9 +3,9 @@
 ``segment_check`` looks at the objects of the rows. An object or page that a collection deletes meanwhile is no damage:
 the newest root decides.
 
-Each object beside the root must be readable. A pin that cannot be read stops every collection. A root is rebuilt from
-the newest copy below ``hist/``. The other copies are read with the data. A segment that only a snapshot names is
-compared with its row. Decisions of sinks belong to no partition.
+Each object beside the root must be readable. A pin or a page of garbage that cannot be read stops every collection. A
+root is rebuilt from the newest copy below ``hist/``. The other copies are read with the data. A segment that only a
+snapshot names is compared with its row. Decisions of sinks belong to no partition.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ from tiered.format.keys import (
     root_key,
     snap_key,
 )
+from tiered.format.page import PageKind
 from tiered.format.root import STATE_DELETING, Root, decode_root
-from tiered.model import Row, TopicPartition
+from tiered.format.rows import Trash
+from tiered.model import TRASH_LIST, Row, TopicPartition
 from tiered.plan.invariants import check_root
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN
 from tiered.remote.catalog_view import CatalogView
+from tiered.remote.gc.garbage import page_key_of, trash_page
 from tiered.remote.pins import live_pins, read_pin, snapshot_hint
 from tiered.remote.positions import load_positions
 from tiered.remote.root_history import find_newest_copy, find_proof_of_root
@@ -287,7 +290,7 @@ def read_beside(view: RootView, folder: str, *, newest: bool = False) -> Steps[l
 
 
 def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[list[Finding]]:
-    """Check snapshots, pins and copies of roots of a partition. Return the findings.
+    """Check snapshots, pins, copies of roots and pages of garbage of a partition. Return the findings.
 
     ``read_data``: read all copies of the root, not only the newest one. Read every byte of segments that only a
     snapshot names.
@@ -308,11 +311,12 @@ def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[
     (copy,) = yield from load_positions([(view.topic_id, view.partition)])
     if isinstance(copy, TieredError):
         kept.add(positions_key(view.topic_id, view.partition), "positions", copy.message, Severity.WARNING)
+    yield from kept.garbage()
     return kept.found
 
 
 class _SnapshotCheck:
-    """Check of one partition's snapshots, pins and root copies. ``found``: findings so far."""
+    """Check of one partition's snapshots, pins, root copies and pages of garbage. ``found``: findings so far."""
 
     def __init__(self, tp: TopicPartition, view: RootView, read_data: bool) -> None:
         self._tp, self._view, self._read_data = tp, view, read_data
@@ -372,6 +376,21 @@ class _SnapshotCheck:
         if judged.problem:
             what = f"{judged.key}, with offsets {row.base} to {row.next}: {judged.problem}"
             findings.add(severity, code, f"snapshot {name}: {what}; {advice}", offset=row.base)
+
+    def garbage(self) -> Steps[None]:
+        """Read each page of garbage, and report the damaged ones."""
+        newest = yield from self._pinned()
+        waiting = [] if newest is None else list(newest.root.trash)
+        while waiting and newest is not None:
+            entry = waiting.pop()
+            if entry.what != TRASH_LIST:
+                continue
+            key = page_key_of(newest.root, entry)
+            try:
+                content = yield from trash_page(key, [PageKind.TRASH])
+                waiting += list(content) if isinstance(content, Trash) else []
+            except CorruptionError as damage:
+                self.unreadable(key, "garbage", damage)
 
     def _pinned(self) -> Steps[CatalogView | None]:
         """Return the newest catalog, None without one that can be read."""

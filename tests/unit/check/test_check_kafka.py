@@ -26,15 +26,16 @@ def test_what_kafka_wrote_is_healthy(kafka_fixtures: Path, root: str) -> None:
     assert report.local_segments > 1
 
 
-def test_a_log_that_ends_below_its_recovery_point_is_told(kafka_fixtures: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", ["all but the last", "the directory"])
+def test_a_log_that_ends_below_its_recovery_point_is_told(kafka_fixtures: Path, tmp_path: Path, left: str) -> None:
     shutil.copytree(kafka_fixtures / "main", tmp_path / "log", copy_function=shutil.copyfile)
     (tmp_path / "log" / "codec-lz4-0").chmod(0o755)
     last = max((tmp_path / "log" / "codec-lz4-0").glob("*.log"))
-    for path in (tmp_path / "log" / "codec-lz4-0").glob(f"{last.stem}.*"):
+    for path in (tmp_path / "log" / "codec-lz4-0").glob("*" if left == "the directory" else f"{last.stem}.*"):
         path.unlink()
     report = check(tmp_path / "log", None)
     [found] = [finding for finding in report.findings if finding.severity is not Severity.INFO]
-    end = int(last.stem)
+    end = 0 if left == "the directory" else int(last.stem)
     assert (found.code, found.severity, found.topic, found.partition) == ("log_end", Severity.WARNING, "codec-lz4", 0)
     assert (found.offset, f"ends at offset {end}, and was flushed to the disk up to 208" in found.message) == (
         end,
@@ -119,6 +120,22 @@ def test_two_topics_of_one_name_are_told_and_the_fewer_partitions_out_of_service
         assert [*log.out_of_service] == [other]
         with pytest.raises(CorruptionError, match="names topic id"):
             log.partition(other)
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+def test_a_segment_that_is_missing_between_whole_ones_is_told(kafka_fixtures: Path, tmp_path: Path, left: str) -> None:
+    """The disk does not say whether a topic is compacted. Unless the cleaner names it, a gap is a lost file."""
+    directory = directory_of(kafka_fixtures, tmp_path, "txn-0", "compact-keep-0")
+    for path in (directory / "txn-0").glob(f"{130:020d}.*"):
+        path.unlink()
+    if left == "an empty file":
+        (directory / "txn-0" / f"{130:020d}.log").touch()
+    (directory / "cleaner-offset-checkpoint").write_text("0\n1\ncompact-keep 0 595\n")
+    [told] = [each for each in check(directory, None).findings if each.code == "log_gap"]
+    assert (told.severity, told.topic, told.offset) == (Severity.WARNING, "txn", 130)
+    assert "offsets 130 to 200 are missing" in told.message
+    (directory / "cleaner-offset-checkpoint").write_text("0\n2\ncompact-keep 0 595\ntxn 0 200\n")
+    assert [each for each in check(directory, None).findings if each.code == "log_gap"] == []
 
 
 @pytest.mark.parametrize("ours", [False, True])

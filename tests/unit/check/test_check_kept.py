@@ -21,11 +21,12 @@ from tiered.format.keys import (
     snap_key,
 )
 from tiered.format.root import encode_root
-from tiered.model import Row
+from tiered.model import TRASH_LIST, Row
 from tiered.remote.catalog import Catalog
+from tiered.remote.gc.garbage import Collector, page_key_of
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import create_snapshot, delete_snapshot
-from tiered.store.base import Head, Outcome, StoreAround, StoreRequest
+from tiered.store.base import Head, Object, Outcome, StoreAround, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.steps import list_all
 
@@ -72,6 +73,27 @@ def test_a_whole_one_is_clean(log: Scenario, read_data: bool) -> None:
     assert seen(log, read_data=read_data) == []
 
 
+@pytest.mark.parametrize("read_data", [False, True])
+def test_bytes_that_rot_below_the_checksum_of_a_store_are_read(log: Scenario, read_data: bool) -> None:
+    """The store goes on telling the checksum that it was given: who reads the bytes sees that they are others."""
+    snapshot, row = kept(log)
+    key = segment_key(log.root().topic_id, 0, row)
+    data = log.read(key)
+    log.replace(key, data[:300] + bytes([data[300] ^ 1]) + data[301:])
+
+    class Believes(StoreAround):
+        """What its HEAD tells is from before."""
+
+        def execute(self, request: StoreRequest) -> Outcome:
+            outcome = self.inner.execute(request)
+            of_it = isinstance(request, Head) and request.key == key
+            return replace(outcome, crc32c=row.crc) if of_it and isinstance(outcome, Object) else outcome
+
+    report = check(None, Believes(log.store), CheckOptions(read_data=read_data))
+    found = [(one.code, one.where) for one in report.findings if one.severity is Severity.ERROR]
+    assert found == ([("snapshot", snapshot)] if read_data else [])
+
+
 def held(log: Scenario, segments: int) -> tuple[str, list[Row]]:
     """A snapshot, and the rows of so many segments that nothing else names."""
     root, rows = log.root(), log.rows()[:segments]
@@ -116,6 +138,21 @@ def test_a_root_that_was_copied_over_a_snapshot_is_told(log: Scenario, source: s
     assert "is no snapshot: a root was copied there" in found.message
     assert "put the object back from a version or a backup of the bucket, or delete the snapshot" in found.message
     log.replace(snapshot, right)
+    assert seen(log) == []
+
+
+def test_a_garbage_page_that_cannot_be_read_is_told_and_may_go(log: Scenario) -> None:
+    catalog = trimmed(log, trash_entries=1, trash_page=1)
+    entry = next(entry for entry in log.root().trash if entry.what == TRASH_LIST)
+    key = page_key_of(log.root(), entry)
+    assert seen(log) == []
+    hurt(log, key)
+    (found,) = seen(log)
+    assert (found.severity, found.code, found.where) == (Severity.ERROR, "garbage", key)
+    assert "or delete the one object" in found.message
+    log.delete(key)
+    assert seen(log) == []
+    drive(log.store, Collector(catalog, 0).run())
     assert seen(log) == []
 
 

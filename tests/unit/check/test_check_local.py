@@ -182,6 +182,22 @@ def test_what_the_next_open_settles_is_no_error(
     assert report.exit_code == exit_code
 
 
+@pytest.mark.parametrize("at", [0, -1])
+def test_what_is_left_of_a_segment_tells_that_it_is_gone(log: Scenario, at: int) -> None:
+    """The next open takes that for the rest of a deletion, and nothing tells of the records any more."""
+    lost = [path for path in log.logs() if path.stat().st_size][at]
+    lost.unlink()
+    found = {
+        each.code: each for each in check(log.directory, None).findings if each.code in {"log_gone", "deleted_file"}
+    }
+    assert [(each.severity, each.where) for each in found.values()] == [(Severity.WARNING, str(lost.parent))]
+    assert found["log_gone"].message.startswith(f"{lost.with_suffix('.timeindex').name} names records")
+    assert "put it back before anybody opens the log for writing" in found["log_gone"].message
+    lost.with_name(lost.name + ".deleted").touch()  # a deletion that was killed on its way
+    left = {each.code for each in check(log.directory, None).findings}
+    assert ("log_gone" in left, "deleted_file" in left) == (False, True)
+
+
 def test_a_compacted_topic_may_have_holes(log: Scenario) -> None:
     file = log.directory / "tiered-topics.json"
     file.write_text(file.read_text().replace('"config": {', '"config": {"cleanup.policy": "compact",'))
