@@ -46,6 +46,7 @@ from tiered.format.root import decode_root
 from tiered.local.directory.multi_directory_log import LocalTier
 from tiered.log import Log
 from tiered.model import Row
+from tiered.remote.gc import orphans
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshots import create_snapshot
 from tiered.repair.plan import EXIT_LEFT, RepairOptions, RepairPlan
@@ -279,7 +280,8 @@ def compact(place: Bucket) -> None:
 
 @line("a trim, merge, compaction or erasure by mistake")
 @pytest.mark.parametrize("mistake", [trim, merge, compact])
-def test_a_mistake(place: Bucket, mistake: Callable[[Bucket], object]) -> None:
+def test_a_mistake(place: Bucket, mistake: Callable[[Bucket], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphans, "ORPHAN_MS", 0)  # all objects are old
     before, rows = place.committed(), place.rows()
     mistake(place)
     version = max(parse_hist_key(key) or 0 for key in place.listed("/hist/"))
@@ -289,11 +291,22 @@ def test_a_mistake(place: Bucket, mistake: Callable[[Bucket], object]) -> None:
         log.sync(timeout=60)
     later = [seen for seen in place.committed() if seen[0] >= rows[-1].next]
     assert later
+    objects = {*place.listed("/s/")}
     plan = place.repair_once(to_version=version)
     assert (plan.exit_code, place.rows()[: len(rows)]) == (0, rows)
     assert place.committed() == [*before, *later]
     assert place.named() == []
+    assert collect(place) == 0
+    assert {*place.listed("/s/")} == objects  # going back may be the mistake
+    assert run(["topic", "set", "t", "gc.grace.ms=0", "--remote", place.store.url]) == 0
+    assert collect(place) == 0
+    assert {*place.listed("/s/")} == {key for row in place.rows() for key in (place.log_key(row), place.index_key(row))}
+    assert place.committed() == [*before, *later]
     goes_on(place)
+
+
+def collect(place: Bucket) -> int:
+    return run(["maintain", "--only", "collect", "--orphans", "--yes", "--remote", place.store.url])
 
 
 @line("a trim, merge, compaction or erasure by mistake")

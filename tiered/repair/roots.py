@@ -7,8 +7,8 @@
     decisions of sinks that the copy has not committed ───────────────────────┘
 
 The new root has a version and claims above all that anything in the bucket proves. It belongs to no volume (of sinks:
-to ``spark``), so a disk that wrote the partition goes on after ``tiered repair rejoin``. Objects that only the replaced
-root named are orphans then: they stay until ``tiered maintain --orphans``, because going back may have been a mistake.
+to ``spark``), so a disk that wrote the partition goes on after ``tiered repair rejoin``. What only the replaced root
+named goes into its trash: going back may have been a mistake.
 """
 
 from __future__ import annotations
@@ -33,19 +33,22 @@ from tiered.format.keys import (
     MAX_INT64,
     Role,
     aside_key,
+    join_uid,
     parse_decision_key,
     root_key,
     segment_key,
 )
+from tiered.format.page import PageKind, Pointers
 from tiered.format.root import STATE_OPEN, Root
-from tiered.model import EpochEntry, Row
-from tiered.plan.catalog_edit import spill
+from tiered.format.rows import NO_TRASH, Rows, Trash
+from tiered.model import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, EpochEntry, Row, TrashEntry
+from tiered.plan.catalog_edit import Garbage, spill
 from tiered.plan.commit import Stamp
 from tiered.plan.invariants import VERSION_STEP, check_root
 from tiered.plan.ownership import SPARK_VOLUME, Refusal
 from tiered.plan.rebuild import Objects, chain, rebuilt
 from tiered.plan.sink_commit import StageIntent
-from tiered.remote.catalog_view import CatalogView, store_pages
+from tiered.remote.catalog_view import CatalogView, PageCache, read_pages, store_pages
 from tiered.remote.conditional_put import (
     COMMIT_DEADLINE_MS,
     Cell,
@@ -56,6 +59,7 @@ from tiered.remote.conditional_put import (
     replace_once,
     stored_bytes,
 )
+from tiered.remote.gc.garbage import page_key_of, trash_page
 from tiered.remote.root_history import copy_root, find_newest_copy
 from tiered.remote.root_view import root_get
 from tiered.remote.roots import root_body
@@ -414,7 +418,8 @@ def _planned(
     """Return the actions that write the new root, and the catalog after them.
 
     ``there``: the stored root. ``why``: its damage. ``base``: content of the new root. The catalog is None, and the
-    action has no remedy, if offsets would be lost without ``accept_loss``.
+    action has no remedy, if offsets would be lost without ``accept_loss``. Raises CorruptionError if the new root would
+    break a rule.
     """
     topic_id, tp = ground.entry.topic_id, ground.tp
     copy, rows = base.copy, [*base.rows, *base.since]
@@ -428,7 +433,13 @@ def _planned(
         max(base.seen, copy.version) + VERSION_STEP,
         stamp,
     )
-    root = replace(root, gc_floor=max(copy.gc_floor, there.root.gc_floor if there.root else 0))
+    root = replace(root, trash=NO_TRASH, gc_floor=max(copy.gc_floor, there.root.gc_floor if there.root else 0))
+    try:
+        # Objects that only the old root names wait for the grace time: going back may have been a mistake.
+        named = {join_uid(row.id_hi, row.id_lo) for row in rows}
+        root = replace(root, trash=(yield from left_behind(there.root or copy, root, stamp, named)))
+    except CorruptionError:
+        root = replace(root, gc_floor=0)  # a page is lost: its objects are orphans, which a sweep proves
     _need_sound(root)
     undone = yield from _undone(ground, base)
     remedy = (
@@ -515,3 +526,70 @@ def _put_root(ground: Ground, root: Root, there: StoredRoot, bench: Workbench) -
             hint="run `tiered repair` again",
         )
     yield from copy_root(stored)
+
+
+# -- its trash ---------------------------------------------------------------------------------------------------------
+
+
+def left_behind(now: Root, root: Root, stamp: Stamp, named: set[str]) -> Steps[Trash]:
+    """Return the trash for ``root``, which replaces ``now``: objects that ``now`` or its trash names, and ``root`` does
+    not.
+
+    All pages of ``now`` are trash, because ``root`` names none of them. The entry of a page is for the page alone. The
+    segments of its rows have entries of their own, except those that ``root`` names. ``named``: ids of the objects that
+    ``root`` names. ``stamp``: author and time of the commit of ``root``. Raises CorruptionError if a page cannot be
+    read.
+    """
+    garbage = Garbage(replace(now, version=root.version - 1, trash=NO_TRASH), stamp)
+    cache = PageCache()
+    garbage.objects(row for row in (yield from rows_of(now)) if not _is_named(row, named))
+    for pointer in now.inner:
+        (children,) = yield from read_pages(now, PageKind.INNER, (pointer,), cache)
+        if isinstance(children, Pointers):
+            garbage.pages(children)
+    garbage.pages((*now.inner, *now.leaves))
+    waiting: list[TrashEntry] = []
+    for entry in now.trash:
+        waiting += yield from _opened(now, entry, garbage, named)
+    version, ts_ms = root.version, root.commit.ts_ms
+    moved = [entry._replace(removed_version=version, removed_ms=ts_ms) for entry in waiting]
+    # A leaf that a trim cut is there twice, and its rows, if a later trim took the rest of it.
+    once = {(entry.id_hi, entry.id_lo): entry for entry in (*moved, *garbage.trash)}
+    return Trash.from_entries(list(once.values()))
+
+
+def _opened(now: Root, entry: TrashEntry, garbage: Garbage, named: set[str]) -> Steps[list[TrashEntry]]:
+    """Return an entry as single pages and objects, without those that are ``named`` again.
+
+    ``now``: root whose trash has the entry. ``garbage`` gets the rows of pages. A page that is missing was collected
+    after all that it names.
+    """
+    if entry.what == TRASH_OBJECT:
+        return [] if _is_named(entry, named) else [entry]
+    if entry.what == TRASH_PAGE:
+        return [entry]
+    kinds = [PageKind.TRASH] if entry.what == TRASH_LIST else [PageKind.LEAF, PageKind.INNER]
+    content = yield from trash_page(page_key_of(now, entry), kinds)
+    waiting: list[TrashEntry] = []
+    if content is None:
+        return waiting
+    if isinstance(content, Trash):
+        for one in content:
+            waiting += yield from _opened(now, one, garbage, named)
+    elif isinstance(content, Pointers):
+        for pointer in content:
+            rows = yield from trash_page(now.page_key(pointer), [PageKind.LEAF])
+            if isinstance(rows, Rows):
+                garbage.objects(row for row in rows if not _is_named(row, named))
+                garbage.pages((pointer,))
+    else:
+        below = entry.what == TRASH_ROWS
+        rows = content.where((content.next > entry.base) & (content.next <= entry.end)) if below else content
+        garbage.objects(row for row in rows if not _is_named(row, named))
+        if below:
+            return waiting  # the page itself is another entry, or one of the catalog's
+    return [*waiting, entry._replace(kind=TRASH_PAGE | entry.kind & TRASH_MAINTAINER, end=0)]
+
+
+def _is_named(one: Row | TrashEntry, named: set[str]) -> bool:
+    return join_uid(one.id_hi, one.id_lo) in named

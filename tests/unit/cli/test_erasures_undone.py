@@ -51,9 +51,9 @@ def keys_of(**where: str | Path) -> list[bytes | None]:
         return [record.key for record in reader.topic("t").read(0)]
 
 
-def test_a_catalog_from_before_an_erasure_names_it(cli: Cli, url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("job", ["mine", "gc-1"])
+def test_a_catalog_from_before_an_erasure_names_it(cli: Cli, url: str, tmp_path: Path, job: str) -> None:
     assert cli("snapshot", "create", "before", "t", "--remote", url).code == 0
-    job = "erase-0412"
     version = erase(url, job)
     assert b"3" not in keys_of(remote=url)
     folder = next((tmp_path / "store" / "erasures").iterdir())
@@ -78,3 +78,18 @@ def test_what_came_after_an_erasure_undoes_nothing(cli: Cli, url: str, tmp_path:
     assert [told["job"] for told in copy.summary["partitions"][0]["undone"]] == ["later"]
     newest = cli("restore", "t", "--log-dir", tmp_path / "newest", "--remote", url, "--json")
     assert (newest.code, newest.summary["partitions"][0]["undone"]) == (0, [])
+
+
+def test_a_damaged_note_is_refused_until_it_is_deleted(cli: Cli, url: str, tmp_path: Path) -> None:
+    assert cli("snapshot", "create", "before", "t", "--remote", url).code == 0
+    version = erase(url, "mine")
+    note = min((tmp_path / "store" / "erasures").rglob("segments/*"))
+    note.write_bytes(b"{")
+    again = ("repair", "t:0", "--to-version", str(version), "--remote", url, "--yes", "--json")
+    refused = cli(*again)
+    assert refused.code == 13
+    assert "the erasure's note of a segment, cannot be read" in refused.text
+    assert "delete it, and erase again" in refused.text
+    note.unlink()
+    assert len(cli(*again).summary["actions"]) == 1
+    assert keys_of(remote=url).count(b"3") == 6
