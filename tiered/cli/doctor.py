@@ -24,9 +24,11 @@ from tiered.format.kernels import KERNELS_IN_USE, PURE
 from tiered.format.keys import TOPICS_PREFIX
 from tiered.local.disk.files import PosixFiles
 from tiered.program.application import STORE_DEADLINE_SECONDS, Application, Command, pass_application
+from tiered.program.open_log import open_tiers
 from tiered.program.open_reader import directory_error
 from tiered.program.open_store import location, open_remote
 from tiered.program.output import human_bytes, write_failure
+from tiered.program.partition_status import gather
 from tiered.program.platforms import (
     FILE_SYSTEMS,
     PYTHONS,
@@ -371,6 +373,11 @@ def write_bundle(path: Path, app: Application, checks: Mapping[str, object]) -> 
     if app.log_dir is not None and app.log_dir.is_dir():
         documents["files.json"] = _sizes(app.log_dir)
         documents["status.json"] = ask_uploader(app.log_dir, app.clock).document
+        try:
+            with open_tiers(app, with_remote=False) as tiers:
+                documents["partitions.json"] = [status.as_json() for status in gather(tiers)]
+        except TieredError as error:
+            documents["partitions.json"] = str(error)
     try:
         with tarfile.open(path, "x:gz") as archive:
             for name, document in documents.items():

@@ -47,6 +47,9 @@ from tiered.times import format_time
 
 EXIT_UNSAFE = 3
 
+READ_BYTES = 256 * 1024 * 1024
+"""Most bytes of the next segments to upload that are read, to find damage."""
+
 OUT_OF_SERVICE = "out of service"
 
 
@@ -138,7 +141,7 @@ class StatusReport:
 
     def _gather(self, tiers: Tiers) -> None:
         try:
-            self.entries = gather(tiers, self.unreadable, self.topic)
+            self.entries = gather(tiers, self.unreadable, self.topic, read_bytes=READ_BYTES)
         except (RemoteUnavailableError, RemotePermissionError, NotFoundError, ConfigError) as cause:
             if tiers.local is None or isinstance(cause, UnknownTopicError):
                 raise

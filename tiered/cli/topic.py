@@ -14,6 +14,7 @@ from tiered.cli.topic_show import setting_lines, setting_meaning, show
 from tiered.config import MAX_PARTITIONS, TopicConfig, unknown_key
 from tiered.errors import ConfigError, TieredError
 from tiered.format.keys import check_topic_name
+from tiered.format.local_names import partition_dir
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.topics import TopicInfo, read_topics
@@ -334,6 +335,8 @@ def delete(app: Application, *, topic: str, local_only: bool, force: bool) -> in
                 hint=f"delete it in the bucket first: `tiered topic delete {topic} --remote URL`; --local-only "
                 "deletes the copy on this disk, also records that are not uploaded",
             )
+        paths = [log.directory / partition_dir(tp) for tp in tps]
+        linked = {path.name: str(path.resolve()) for path in paths if path.is_symlink()}
         positions = {tp: log.partition(tp).positions() for tp in tps if tp not in log.out_of_service}
         rows = [[tp, p.local_start_offset, p.uploaded_offset, p.end_offset] for tp, p in positions.items()]
         for line in columns(["partition", "local start", "uploaded", "end"], rows):
@@ -342,8 +345,12 @@ def delete(app: Application, *, topic: str, local_only: bool, force: bool) -> in
             confirm(app, "topic delete", f"Delete {topic} with {counted(len(tps), 'partition')}?")
             log.delete_topic(topic)
     fields = {"dry_run": app.dry_run, "topic": topic, "topic_id": str(info.topic_id), "partitions": len(tps)}
+    fields["linked"] = linked
     verb = "would be deleted" if app.dry_run else "deleted"
     lines = [f"{'dry run: ' if app.dry_run else ''}{topic} {verb}, {counted(len(tps), 'partition')}"]
+    lines += [
+        f"{name} is a link: the next open for writing removes the files in {target}" for name, target in linked.items()
+    ]
     return app.out.result("topic delete", fields, lines)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tiered.program.open_log import Tiers, TopicFacts
 from tiered.program.output import counted
 from tiered.program.uploader_status import UnsafeReason
 from tiered.remote.catalog_view import CatalogView
+from tiered.remote.upload import check_source
 from tiered.times import format_time
 
 
@@ -203,17 +205,46 @@ def _gone(log: LogView, uploads: Mapping[TopicPartition, PartitionUpload]) -> di
 
 
 def gather(
-    tiers: Tiers, unreadable: dict[str, TieredError] | None = None, topic: str | None = None
+    tiers: Tiers, unreadable: dict[str, TieredError] | None = None, topic: str | None = None, *, read_bytes: int = 0
 ) -> list[PartitionStatus]:
     """Return the state of every partition, or those of ``topic``.
 
     ``unreadable``: gets the error of each topic whose entry cannot be read. None: such an error is raised.
+    ``read_bytes``: most bytes of the next segments to upload that are read, to find damage that stops the uploads.
     """
     notes = DiskNotes.read(tiers)
     found = tiers.topics(unreadable=unreadable) if topic is None else {topic: tiers.need_topic(topic)}
-    return [
+    statuses = [
         partition_status(tiers, facts, number, notes) for facts in found.values() for number in range(facts.partitions)
     ]
+    for status in statuses if read_bytes else ():
+        upload = notes.uploads.get(status.tp)
+        if tiers.local is not None and status.positions is not None and upload is not None and not upload.fenced:
+            read_bytes -= _read_next(status, tiers.local, upload, read_bytes)
+    return statuses
+
+
+def _read_next(status: PartitionStatus, local: LogView, upload: PartitionUpload, most_bytes: int) -> int:
+    """Add the error that the upload of the next segment will meet, if any. Return the number of bytes read.
+
+    Of a segment above ``most_bytes`` only the indexes are read.
+    """
+    segment, size = None, 0
+    try:
+        segment = next(iter(local.partition(status.tp).sealed_segments(upload.end_offset)), None)
+        if segment is None:
+            return 0
+        if not segment.lacks_producers:  # an uploader takes them from the bucket
+            segment.indexes()
+        if segment.size_bytes <= most_bytes:
+            size = segment.size_bytes
+            with closing(segment.open_log()) as source:
+                check_source(source, segment.descriptor)
+    except NotFoundError:
+        pass  # it left the disk at this moment
+    except (CorruptionError, LocalIOError) as damage:
+        status.trouble("damaged", f"the upload waits: {damage.message}; {damage.hint}")
+    return size
 
 
 def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: DiskNotes) -> PartitionStatus:

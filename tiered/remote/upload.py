@@ -165,5 +165,6 @@ def _changed(descriptor: SegmentDescriptor, found: str, sealed: str) -> Corrupti
         f"segment {descriptor.base_offset} of {descriptor.topic_id}-{descriptor.partition} has {found}, but had "
         f"{sealed} when it was sealed",
         offset=descriptor.base_offset,
-        hint="`tiered check --log-dir DIR` names the damage; restore the file from a copy of this disk",
+        hint="`tiered check --log-dir DIR` names the damage, and the `tiered repair` for it; or put the file back from "
+        "a copy of this disk",
     )

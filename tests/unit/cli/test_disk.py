@@ -232,3 +232,15 @@ def test_what_no_bucket_holds_is_not_dropped(cli: Cli, tmp_path: Path) -> None:
     assert "is not tiered" in refused.err
     with LocalLog.open(tmp_path / "log", clock=SystemClock(), ids=SystemIds()):
         assert cli(*words).code == 11
+
+
+def test_the_deletion_of_a_linked_partition_says_where_its_files_are(cli: Cli, tmp_path: Path) -> None:
+    path, disk = made(tmp_path / "log"), tmp_path / "disk"
+    disk.mkdir()
+    (path / "t-0").rename(disk / "t-0")
+    (path / "t-0").symlink_to(disk / "t-0")
+    done = cli("topic", "delete", "t", "--log-dir", str(path), "--yes", "--json")
+    assert (done.code, done.summary["linked"]) == (0, {"t-0": str((disk / "t-0").resolve())})
+    with LocalLog.open(path, clock=SystemClock(), ids=SystemIds()) as log:
+        log.tick()
+    assert list(disk.iterdir()) == []

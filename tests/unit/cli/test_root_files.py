@@ -17,6 +17,7 @@ from tiered.local.directory.log_directory import LocalLog
 from tiered.model import TopicPartition
 
 META, TOPICS = "meta.properties", "tiered-topics.json"
+SHAPE = "a value in it has another type than this program writes"
 POINTS, STARTS, MARKS = (f"{name}-offset-checkpoint" for name in ("recovery-point", "log-start", "replication"))
 CLEANER = "cleaner-offset-checkpoint"
 GARBAGE = b"\xff\x00?"
@@ -133,13 +134,22 @@ def test_what_is_lost_without_it_is_said_and_the_way_on_is_one(cli: Cli, directo
 
 
 @pytest.mark.parametrize(
-    "content", ["[]", "{}", '{"version": 1, "topics": null}', '{"version": 1, "topics": {"t": []}}']
+    ("content", "why"),
+    [
+        ("[]", SHAPE),
+        ("null", SHAPE),
+        ("{}", "'version' is missing"),
+        ('{"version": 1, "topics": null}', SHAPE),
+        ('{"version": 1, "topics": {"t": []}}', SHAPE),
+        ('{"version": 1, "topics": {"t": {"topic_id": 3}}}', SHAPE),
+        ('{"version": 1, "topics": {"t": {}}}', "'topic_id' is missing"),
+    ],
 )
-def test_topics_of_another_shape_are_damage(cli: Cli, directory: Path, content: str) -> None:
+def test_topics_of_another_shape_are_damage(cli: Cli, directory: Path, content: str, why: str) -> None:
     (directory / TOPICS).write_text(content)
     seen = cli("append", "t", "--log-dir", directory, stdin=b"12\n")
-    assert seen.code == 13
-    assert seen.err.startswith(f"error: {directory / TOPICS} cannot be read: ")
+    assert (seen.code, seen.err.splitlines()[0]) == (13, f"error: {directory / TOPICS} cannot be read: {why}")
+    assert "next: put it back from a copy" in seen.err
 
 
 def test_a_brokers_log_is_read_to_its_end_whatever_is_noted_as_replicated(cli: Cli, directory: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import tiered
 from tests.unit.cli.conftest import Cli
 from tests.unit.local.counting import CountingFiles
+from tiered.cli import status
 from tiered.clock import SystemClock
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView
@@ -48,6 +49,49 @@ def test_nobody_uploads(cli: Cli, tmp_path: Path, url: str) -> None:
     assert shown.splitlines()[0] == "safe"
     assert shown.splitlines()[-1] == "1 record only on this disk until the uploader has sent them"
     assert ") for 0s" in shown
+
+
+def test_a_damaged_segment_that_is_not_uploaded_is_named(cli: Cli, tmp_path: Path, url: str) -> None:
+    """Nobody else says it before an uploader comes."""
+    directory = tmp_path / "d"
+    append(cli, directory, url, b"1\n", "--durability", "remote")
+    with tiered.open(directory) as log:
+        log.topic("t").append(b"not uploaded")
+        log._local.partition(TopicPartition("t", 0)).roll()
+        log.topic("t").append(b"more")
+    well = cli("status", "--log-dir", directory, "--remote", url, "--json")
+    assert (well.code, [each["code"] for each in well.summary["reasons"]]) == (3, ["stopped"])
+    file = directory / "t-0" / f"{1:020d}.log"
+    file.write_bytes(file.read_bytes().replace(b"not uploaded", b"xxx uploaded"))
+    for place in (["--remote", url], []):
+        stuck = cli("status", "--log-dir", directory, *place, "--json").summary
+        assert (stuck["exit_code"], stuck["reason"]) == (3, "damaged")
+        assert stuck["problems"][0].startswith("t-0: the upload waits: segment 1 of ")
+        assert "`tiered check --log-dir DIR`" in stuck["problems"][0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(status, "READ_BYTES", 1)
+        assert "the upload waits" not in cli("status", "--log-dir", directory).text
+
+
+def test_a_segment_whose_indexes_cannot_be_rebuilt_is_named(cli: Cli, tmp_path: Path, url: str) -> None:
+    """It aborts what only the bucket holds; without its index, and what could tell it."""
+    directory = tmp_path / "d"
+    with tiered.open(directory, remote=url) as log:
+        topic = log.topic("t", create=True)
+        txn = topic.transaction("tx")
+        txn.append(b"aborted")
+        log.sync()
+        txn.abort()
+        log._local.partition(TopicPartition("t", 0)).roll()
+        topic.append(b"more")
+    folder = directory / "t-0"
+    for name in (f"{0:020d}.log", f"{0:020d}.index", f"{0:020d}.timeindex", f"{0:020d}.seal", f"{1:020d}.snapshot"):
+        (folder / name).unlink()
+    assert "the upload waits" not in cli("status", "--log-dir", directory).text
+    (folder / f"{1:020d}.txnindex").unlink()
+    stuck = cli("status", "--log-dir", directory, "--json").summary
+    assert (stuck["exit_code"], stuck["reason"]) == (3, "damaged")
+    assert f"the upload waits: {folder / f'{1:020d}.txnindex'}: the transaction that" in stuck["problems"][0]
 
 
 def test_a_log_that_was_never_tiered_waits_for_nobody(cli: Cli, tmp_path: Path) -> None:

@@ -88,7 +88,9 @@ def test_a_bundle_has_no_records_and_no_secrets(tmp_path: Path, monkeypatch: pyt
     with tarfile.open(target) as archive:
         found = {name: archive.extractfile(name) for name in archive.getnames()}
         texts = {name: body.read().decode() for name, body in found.items() if body is not None}
-    assert set(texts) == {"doctor.json", "settings.json", "environment.json", "files.json", "status.json"}
+    names = {"doctor", "settings", "environment", "files", "status", "partitions"}
+    assert set(texts) == {f"{name}.json" for name in names}
+    assert {each["topic"] for each in json.loads(texts["partitions.json"])} == {"t"}
     assert "AWS_SECRET_ACCESS_KEY" in json.loads(texts["environment.json"])
     assert json.loads(texts["files.json"])[f"t-0/{0:020d}.log"] > 0
     assert [name for name, text in texts.items() if "wJalrXUtnFEMI" in text or "hunter2" in text] == []

@@ -283,7 +283,9 @@ def parse_json(path: Path, data: bytes, decode: Callable[[Any], T], hint: str) -
             raise ValueError(f"version {value['version']} is unknown")
         return decode(value)
     except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else error
+        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        if isinstance(error, TypeError | AttributeError):
+            what = "a value in it has another type than this program writes"
         raise CorruptionError(f"{path} cannot be read: {what}", path_or_key=str(path), hint=hint) from error
 
 
