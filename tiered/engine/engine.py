@@ -282,11 +282,11 @@ class Engine:
         except Exception as raised:  # noqa: BLE001 - any bug: the partition goes on or reports it
             self._listener.bug(raised)
             error = raised
-            if step.kind is StepKind.COMMIT:
-                error = CommitUnknownError(f"{step.tp}: a defect in the middle of the commit: {raised!r}")
         else:
             self._listener.ended(step, None, self._monotonic() - begun)
             return value
+        if step.kind is StepKind.COMMIT and not isinstance(error, TieredError):  # the bucket may have the rows
+            error = CommitUnknownError(f"{step.tp}: an unexpected error in the middle of the commit: {error!r}")
         self._listener.ended(step, error, self._monotonic() - begun)
         return Failure.from_error(error)
 

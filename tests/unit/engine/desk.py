@@ -243,7 +243,7 @@ class Desk:
 
     def answer(self, call: Call, value: Any = None, *, later_ms: int = 0) -> None:
         """Ends a step: with an error where ``value`` is one."""
-        end = call.future.set_exception if isinstance(value, TieredError) else call.future.set_result
+        end = call.future.set_exception if isinstance(value, TieredError | OSError) else call.future.set_result
         self.do(end, value, later_ms=later_ms)
 
     def store(self, call: Call, later_ms: int = 0) -> None:

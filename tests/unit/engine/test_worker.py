@@ -258,6 +258,19 @@ def test_nothing_is_committed_before_what_dead_claims_left_was_looked_at(fails: 
         assert len(desk.of(StepKind.SETTLE)) == 1
 
 
+@pytest.mark.parametrize("error", [OSError(5, "no answer of the disk"), ConnectionResetError(104, "reset")])
+def test_an_unexpected_error_of_a_commit_leaves_its_outcome_unknown(error: OSError) -> None:
+    """The rows may be in the bucket: a repetition under the same claim would be refused for ever."""
+    desk = Desk().claimed()
+    (upload,) = desk.seal(0)
+    desk.store(upload)
+    desk.answer(desk.commits[0], error)
+    desk.turn(CAP_MS)
+    assert desk.commits == []
+    desk.grant(desk.claims[0], 8, 10)
+    assert (desk.commits, desk.uploads, desk.notes[-1][1].end_offset) == ([], [], 10)
+
+
 def test_a_refused_commit_is_repeated_less_and_less_often() -> None:
     desk = Desk().claimed()
     (upload,) = desk.seal(0)

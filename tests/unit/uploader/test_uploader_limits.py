@@ -214,6 +214,8 @@ def test_a_reload_takes_what_can_be_taken_and_names_the_rest(tmp_path: Path) -> 
         multipart_above=100,
         part_size=MIN_PART_BYTES,
         maintain_every=1,
+        requests_per_second=700,
+        bytes_per_second=1000,
         http=("127.0.0.1", 0),
         log_format="text",
     )
@@ -226,6 +228,8 @@ def test_a_reload_takes_what_can_be_taken_and_names_the_rest(tmp_path: Path) -> 
         assert service._bucket is not None
         assert service._bucket.steps.sizes == PartSizes(100, MIN_PART_BYTES)
         assert service._limits.memory.count == MIN_MEMORY_BYTES
+        rates = service.status()["store"]
+        assert (rates["requests_per_second"], rates["bytes_per_second"]) == (700, 1000)
         assert service._maintenance is not None
         assert service._maintenance._upkeep._every_ms == 1
         service.drain()
