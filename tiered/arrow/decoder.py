@@ -16,9 +16,12 @@ from tiered.errors import ConfigError, CorruptionError
 from tiered.format import kernels
 from tiered.format.batch import BatchHeader, decode_records, read_header
 from tiered.format.batch_scanner import cut
+from tiered.format.codecs import MAX_DECOMPRESSED_BYTES
 from tiered.format.columns import Int64s
+from tiered.format.header import CODEC_MASK, HEADER_BYTES
 from tiered.format.kernel_values import ArrowBinary, ArrowBuffers, ArrowColumns
 from tiered.format.kernels import Record
+from tiered.format.pure_kernels import MIN_RECORD_BYTES
 from tiered.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ RECORD_BATCH_ROWS = 65_536
 FIRST_ROWS = 16_384
 """Least number of rows with which a column of equal values is built. Shorter columns are slices of it."""
 
+_PARSED = frozenset({"key", "value", "timestamp", "headers"})
 _MAX_US = np.int64((2**63 - 1) // 1000)
 _V2 = 2
 
@@ -77,6 +81,8 @@ class ArrowDecoder:
         self._unit = timestamp_unit
         self._bounds = bounds
         self._batch_bytes = batch_bytes
+        timed = bounds.since_ms is not None or bounds.until_ms is not None
+        self._parses = timed or not _PARSED.isdisjoint(columns)
         self._records: list[Record] = []
         self._kinds: list[int] = []
         self._size = 0
@@ -160,7 +166,7 @@ class ArrowDecoder:
         try:
             return [
                 record
-                for record in decode_records(data)
+                for record in self._whole(header, data)
                 if record.offset >= start
                 and (end is None or record.offset < end)
                 and (since_ms is None or record.timestamp >= since_ms)
@@ -169,6 +175,16 @@ class ArrowDecoder:
         except CorruptionError as error:
             error.offset = header.base_offset
             raise
+
+    def _whole(self, header: BatchHeader, data: bytes | memoryview) -> Iterable[Record]:
+        """Return the records of one batch. If only offsets are wanted and none is missing, the header gives them."""
+        count = header.records_count
+        if self._parses or header.magic < _V2 or count != header.last_offset_delta + 1:
+            return decode_records(data)
+        room = MAX_DECOMPRESSED_BYTES if header.attributes & CODEC_MASK else len(data) - HEADER_BYTES
+        if count * MIN_RECORD_BYTES > room:
+            raise CorruptionError(f"{count} records cannot be in {room} bytes")
+        return (Record(offset, 0, None, None, ()) for offset in range(header.base_offset, header.next_offset))
 
     def _rows_from_records(self) -> pa.RecordBatch:
         """Return one record batch of all records that were decoded one by one, without the compiled kernels."""
