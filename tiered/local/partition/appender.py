@@ -332,6 +332,7 @@ class Appends:
             if last - active.base_offset > MAX_RELATIVE_OFFSET:
                 what = f"offsets {active.base_offset} to {last + 1} are too many for one segment"
                 raise InvalidRecordError(f"{self.tp}: {what}", hint="append fewer batches at once")
+        context.resume_at = segments.end
         context.under_way = APPEND
         try:
             active.append(data, facts, crc, context.epoch, now_ms, batches=batches)
@@ -342,8 +343,7 @@ class Appends:
                 self._apply_producers(*producers)
         except (DiskFullError, TooManyOpenFilesError, FencedError):
             if first and active.size_bytes:  # the record must not stay: its offset may be another one's
-                active.close()
-                segments.create_active(active.base_offset, now_ms)
+                context.check_writable(fenced_too=False)  # undoes the append
             context.under_way = None
             raise
         except LocalIOError as error:

@@ -23,6 +23,7 @@ from tiered.errors import (
     DiskFullError,
     FencedError,
     LocalIOError,
+    ReentrantCallError,
     TieredError,
 )
 from tiered.format.kernels import PlainLock
@@ -78,7 +79,8 @@ class PartitionContext:
 
     ``under_way`` names the change that is being made, None between changes. It is set before the first effect and
     cleared after the last one. If ``lock`` is free and ``under_way`` is set, an exception ended that change midway,
-    and the next call takes the partition offline. The next open of the log recovers it.
+    and the next call undoes an append with ``mend``, back to ``resume_at``, the end of the log before it. After another
+    change it takes the partition offline.
 
     ``watchers`` are the signals of reads that follow this partition.
 
@@ -103,6 +105,8 @@ class PartitionContext:
         self.ending = False
         self.closed = False
         self.under_way: str | None = None
+        self.resume_at = 0
+        self.mend: Callable[[int], None] = lambda _: None
         self.begun = not segments.empty
         self.watchers: tuple[Signal, ...] = ()
         if epochs.latest < 0:
@@ -137,16 +141,31 @@ class PartitionContext:
         return self.upload is not None and self.upload.fenced
 
     def check_open(self) -> None:
-        """Raise ClosedError if the partition was closed. The caller holds the lock."""
+        """Raise ClosedError if the partition was closed. Otherwise call :meth:`mend_interrupted`."""
         if self.closed:
             raise ClosedError(f"{self.tp} is closed, and the call had no effect", hint="open the log again")
-        self.check_interrupted()
+        self.mend_interrupted()
 
-    def check_interrupted(self) -> None:
-        """Take the partition offline if an exception ended a change midway. The caller holds the lock."""
-        if self.under_way is not None and self.offline is None:
+    def mend_interrupted(self) -> None:
+        """Undo an append that an exception ended midway. After another such change go offline.
+
+        The caller holds the lock. If this method raises, ``under_way`` stays set, and the next call tries again.
+        """
+        if self.under_way is None or self.offline is not None:
+            return
+        if self.under_way != APPEND:
             why = f"{self.tp}: {self.under_way} was interrupted"
             self.go_offline_inconsistent(LocalIOError(why, hint="close the log and open it again"))
+            return
+        try:
+            self.mend(self.resume_at)
+        except ReentrantCallError:
+            raise
+        except TieredError as error:
+            self.go_offline_inconsistent(error)
+            return
+        self.under_way = None
+        LOGGER.warning("append_cut_back partition=%s offset=%d", self.tp, self.resume_at)
 
     def check_readable(self) -> None:
         """Raise ClosedError after a close, or LocalIOError if the files differ from the list of segments."""
@@ -162,7 +181,8 @@ class PartitionContext:
         """
         if self.closed or (self.ending and fenced_too):
             raise ClosedError(f"{self.tp} is closed, and the call had no effect", hint="open the log again")
-        self.check_interrupted()
+        if self.under_way is not None:
+            self.mend_interrupted()
         if self.offline is not None:
             raise self.offline_error(self.offline)
         if fenced_too and self.upload is not None and self.upload.fenced:

@@ -291,6 +291,22 @@ class Maintenance:
         self._context.under_way = None
         LOGGER.warning("log_truncated partition=%s offset=%d segments=%d", segments.tp, offset, len(going))
 
+    def mend(self, end: int) -> None:
+        """Remove an append that ended midway, so that the log ends at ``end`` again. The caller holds the lock.
+
+        No record at or above ``end`` was acknowledged or read. If this method raises, call it again.
+        """
+        segments = self._context.segments
+        active = segments.active
+        active.indexes.truncate_to(end)  # before a look-up: an entry may be there by halves
+        found, _ = find_cut(self._context.files, active.path, active.size_bytes, active.indexes, end)
+        if self._producers.state is None:
+            active.cut_back(found)
+        else:
+            active.cut_back(found, txns_below(active.aborted_txns(), end))
+            self._producers.rebuild(some=True)
+        segments.end = end
+
     def _aborted_below(self, segment: ActiveSegment | SealedLocalSegment, offset: int) -> list[AbortedTxn] | None:
         """Return the aborted transactions of ``segment`` with markers below ``offset``.
 

@@ -65,6 +65,7 @@ class WriteLog(Appends, ReadLog):
         self.producers = producers = PartitionProducers(context)
         self.durability = durability = Durability(context, flushed=loaded.recovery_point)
         self.maintenance = Maintenance(context, durability=durability, producers=producers)
+        context.mend = self.maintenance.mend
         self._begin_appends()
         self._configure_parts(topic.config)
 
@@ -261,7 +262,8 @@ class WriteLog(Appends, ReadLog):
             raise LocalIOError(f"{self.tp} was not closed: a write has not returned for {timeout_seconds} s", hint=hint)
         try:
             self.context.ending = True  # no append gets in between this and the seal
-            self.context.check_interrupted()
+            if not self.context.closed:
+                self.context.mend_interrupted()
         finally:
             self.context.lock.release()
         if self.context.closed:

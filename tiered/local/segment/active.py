@@ -274,6 +274,35 @@ class ActiveSegment:
         except TooManyOpenFilesError as error:
             raise LocalIOError(error.message, hint=error.hint) from error
 
+    def cut_back(self, found: FoundSegment, aborted: Sequence[AbortedTxn] | None = None) -> None:
+        """Truncate the segment to the end of ``found``, after an interrupted append. Repeating the call is safe.
+
+        ``found``: the segment without that append. The totals are unknown afterwards: the seal measures them.
+        ``aborted``: the entries that stay in the transaction index; None: leave its file unchanged.
+        """
+        size = self.size_bytes = found.size_bytes
+        self._files.truncate(self._handle(), size)
+        self.stats, self.crc32c = None if size else SegmentStats(), 0
+        self.max_timestamp, self.max_timestamp_offset = found.largest or (-1, self.base_offset)
+        self.first_timestamp = found.first_timestamp if size else -1
+        self.first_append_ms = self.first_append_ms if size else -1
+        self._since_index = 0
+        self._full = self._indexes_full()
+        self._set_bounds()
+        if self._index_handles is not None:
+            for handle, held, room in zip(
+                self._index_handles,
+                (self.indexes.offset_count * OFFSET_ENTRY_BYTES, self.indexes.time_count * TIME_ENTRY_BYTES),
+                (self._max_offsets * OFFSET_ENTRY_BYTES, (self._max_times + 1) * TIME_ENTRY_BYTES),
+                strict=True,
+            ):
+                self._files.truncate(handle, held)  # entries of what goes
+                self._files.truncate(handle, room)
+        if self._txn_handle is not None and aborted is not None:
+            entries = encode_txns(aborted)
+            self._files.truncate(self._txn_handle, len(entries))
+            self.adopt_aborted(entries)
+
     def append_aborted(self, txns: Sequence[AbortedTxn]) -> None:
         """Append ``txns`` to the transaction index.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tiered.config import TopicConfig
-from tiered.errors import ClosedError, LocalIOError, TieredError
+from tiered.errors import ClosedError, TieredError
 from tiered.format.batch import decode_records
 from tiered.local.directory.log_directory import LocalLog
 from tiered.local.directory.read_only_log import LogView
@@ -62,10 +62,8 @@ def test_an_interrupt_between_a_marker_and_its_index_entry_never_shows_what_was_
     with LogView.open(tmp_path) as reader:  # another process meanwhile
         seen = reader.partition(TP)
         assert (seen.last_stable_offset() == 0) or seen.aborted_txns(0, 1)
-    with pytest.raises(LocalIOError, match="an append was interrupted"):
-        log.partition(TP).append([NewRecord(b"more")])
-    with pytest.raises(LocalIOError, match="not everything is durable"):
-        log.close()
+    assert log.partition(TP).append([NewRecord(b"more")]).offset == 1
+    log.close()
     with LocalLog.open(tmp_path) as again:
         assert again.partition(TP).open_txns() == []
         assert [txn.first_offset for txn in again.partition(TP).aborted_txns(0, 9)] == [0]
