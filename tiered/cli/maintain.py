@@ -37,6 +37,7 @@ from tiered.program.output import (
     columns,
     counted,
     human_bytes,
+    human_duration,
     metrics_option,
     write_metrics,
 )
@@ -335,7 +336,13 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
     fields: dict[str, Any] = {"dry_run": done is None, "actions": actions}
     fields["partitions"] = [_fields(plan, swept.get(plan.tp)) for plan in plans]
     if done is None:
-        text = _table(plans) if actions else ["nothing is to be done"]
+        waiting = [plan for plan in plans if plan.merge_due_ms >= 0 and not plan.actions]
+        text = _table(plans) if actions else [f"nothing is to be done{' now' if waiting else ''}"]
+        text += [
+            f"{plan.tp}: a merge of small segments is due in "
+            f"{human_duration(max(0, plan.merge_due_ms - app.clock.now_ms()))}, by merge.idle.ms"
+            for plan in waiting
+        ]
     else:
         fields["done"] = [_done_fields(one) for one in done]
         read, written = sum(one.bytes_read for one in done), sum(one.bytes_written for one in done)
@@ -461,6 +468,7 @@ def _fields(plan: MaintenancePlan, swept: Swept | None) -> dict[str, Any]:
         "version": plan.version,
         "actions": [_action_fields(action) for action in plan.actions],
         "notes": list(plan.notes),
+        "merge_due_ms": plan.merge_due_ms if plan.merge_due_ms >= 0 else None,
     }
 
 

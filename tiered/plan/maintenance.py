@@ -105,13 +105,15 @@ class MaintenanceAction:
 class MaintenancePlan:
     """Maintenance of one partition, planned from ``version`` of its root.
 
-    ``notes``: sentences for the operator, such as about segments with unusable timestamps.
+    ``notes``: sentences for the operator, such as about segments with unusable timestamps. ``merge_due_ms``: time of
+    the first merge that still waits for ``merge.idle.ms``; -1: none.
     """
 
     tp: TopicPartition
     version: int
     actions: tuple[MaintenanceAction, ...] = ()
     notes: tuple[str, ...] = ()
+    merge_due_ms: int = -1
 
 
 class RowPlanner(Protocol):
@@ -180,6 +182,7 @@ class MergePlanner:
     """Planner of merges of adjacent small rows, which are added in offset order.
 
     A row is merged ``merge.idle.ms`` after its newest record: until then its uploader may still read it back.
+    ``due_ms``: time from which enough neighbours may be merged that must not be yet; -1: there are none.
     """
 
     def __init__(self, config: TopicConfig, now_ms: int) -> None:
@@ -191,11 +194,14 @@ class MergePlanner:
         self._bytes = 0
         self._found: list[MaintenanceAction] = []
         self._rows = 0
+        self.due_ms = -1
+        self._neighbours, self._due_ms = 0, -1
 
     def add(self, rows: Iterable[Row]) -> None:
         """Add the rows that follow those of earlier calls."""
         for row in rows:
             rests_from_ms = row_age_from_ms(row, self._config) + self._config.merge_idle_ms
+            self._note_due(row, rests_from_ms)
             if row.size >= self._small or row.size > self._most or rests_from_ms > self._now_ms:
                 self._end_group()
                 continue
@@ -208,6 +214,16 @@ class MergePlanner:
                 self._end_group()
             self._group.append(row)
             self._bytes += row.size
+
+    def _note_due(self, row: Row, rests_from_ms: int) -> None:
+        """Count neighbours below the limit, those that rest included, and note when the first of them are due."""
+        if row.size >= self._small or row.size > self._most:
+            self._neighbours, self._due_ms = 0, -1
+            return
+        self._neighbours += bool(row.size)
+        self._due_ms = max(self._due_ms, rests_from_ms)
+        if self._neighbours >= MERGE_LEAST_ROWS and self._due_ms > self._now_ms and self.due_ms < 0:
+            self.due_ms = self._due_ms
 
     def finish(self) -> list[MaintenanceAction]:
         """Return the merges in offset order. Call it once, after the last row.

@@ -154,7 +154,8 @@ class Maintainer:
         if MaintenanceKind.COLLECT in kinds:
             collect = collection_action(snapshot.root, config=self._config, now_ms=now_ms)
             actions += [collect] if collect else []
-        return MaintenancePlan(self._tp, snapshot.version, tuple(actions), (*notes, *wrong.notes))
+        due_ms = -1 if merges is None else merges.due_ms
+        return MaintenancePlan(self._tp, snapshot.version, tuple(actions), (*notes, *wrong.notes), due_ms)
 
     def run(
         self,
