@@ -309,6 +309,12 @@ class Partition:
         self.works = {base: work for base, work in self.works.items() if work.segment.end > self.committed}
 
     @property
+    def is_refused(self) -> bool:
+        """Return True if the next commit was refused. Only a commit that succeeds changes that, and no upload."""
+        failure = self.trouble.failure
+        return failure is not None and failure.kind is FailureKind.FATAL and self.trouble.doing == self.committing_text
+
+    @property
     def committing_text(self) -> str:
         """Return the description of the partition's next commit, for reports."""
         return f"committing {self.tp} from offset {self.committed}"

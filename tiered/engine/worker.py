@@ -186,7 +186,8 @@ class Worker:
             engine.failed(p, Failure(FailureKind.FATAL, "internal", text), "uploading")
         else:
             work.row, work.stored_ms = row, engine.now_ms()
-            engine.succeeded(p, "uploading")
+            if not p.is_refused:
+                engine.succeeded(p, "uploading")
 
     async def _commit(self) -> None:
         """Commit the uploaded segments that follow the committed end. Other uploads continue meanwhile."""

@@ -291,6 +291,21 @@ def test_a_refused_commit_is_repeated_less_and_less_often() -> None:
     assert (desk.view().waiting, desk.claims, desk.uploads) == (None, [], [])
 
 
+def test_uploads_that_succeed_do_not_make_a_refused_commit_new() -> None:
+    desk = Desk().claimed()
+    desk.reports.clear()
+    commits = 0
+    for base in range(0, 600, 10):
+        desk.seal(base)
+        for call in desk.uploads:
+            desk.store(call)
+        for call in desk.commits:
+            commits += 1
+            desk.answer(call, ConfigError("row 0..10: size 0"))
+        desk.turn(1_000)
+    assert (commits <= 8, [report.event for report in desk.reports]) == (True, ["failed"])
+
+
 def test_what_stands_before_a_refused_segment_is_committed() -> None:
     desk = Desk().claimed()
     for upload in desk.seal(0, 10, 20, 30):
