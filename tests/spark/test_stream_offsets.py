@@ -15,6 +15,7 @@ from tiered.spark.stream_offsets import (
     AvailableOffsets,
     Range,
     StreamOffset,
+    batch_ranges,
     end_of,
     lag,
     limited,
@@ -66,6 +67,44 @@ def test_an_offset_of_a_stream_can_be_pasted_into_starting_offsets(offset: Strea
 
 def at(offsets: dict[TopicPartition, int], topic_id: str = ID) -> StreamOffset:
     return StreamOffset(offsets, {tp.topic: topic_id for tp in offsets})
+
+
+def test_partitions_that_are_new_are_read_from_their_start() -> None:
+    extents = {
+        P0: AvailableOffsets(ID, 0, 9, 9),
+        P1: AvailableOffsets(ID, 0, 4, 4),
+        W0: AvailableOffsets(OTHER, 0, 2, 2),
+    }
+    start = at({P0: 5})
+    ranges, losses = lag(start, extents)
+    assert (ranges, losses) == ({P0: Range(5, 9), P1: Range(0, 4), W0: Range(0, 2)}, [])
+    end = end_of(start, ranges, extents)
+    assert end == StreamOffset({P0: 9, P1: 4, W0: 2}, {"flights": ID, "weather": OTHER})
+    assert batch_ranges(start, end) == ranges
+
+
+@pytest.mark.parametrize(
+    ("start", "extent", "found", "told"),
+    [
+        (at({P0: 5}), AvailableOffsets(ID, 8, 9, 9), Range(8, 9), ("offsets 5 to 8 are gone", 3)),
+        (at({P0: 5}), AvailableOffsets(ID, 9, 9, 9), Range(9, 9), ("offsets 5 to 9 are gone", 4)),
+        (at({}), AvailableOffsets(ID, 3, 9, 9), Range(3, 9), ("offsets 0 to 3 are gone", 3)),
+        (at({P0: 12}), AvailableOffsets(ID, 0, 9, 9), Range(9, 9), ("the stream is at offset 12", 0)),
+        (at({P0: 5}, OTHER), AvailableOffsets(ID, 0, 9, 9), Range(0, 9), ("the topic was made again", 0)),
+    ],
+)
+def test_what_is_gone_is_told_and_passed_over(
+    start: StreamOffset, extent: AvailableOffsets, found: Range, told: tuple[str, int]
+) -> None:
+    ranges, (loss,) = lag(start, {P0: extent})
+    assert ranges == {P0: found}
+    assert told[0] in loss.what
+    assert (loss.offsets, loss.held) == (told[1], (extent.earliest, extent.latest))
+
+
+def test_what_read_committed_may_not_see_yet_is_no_loss() -> None:
+    ranges, losses = lag(at({P0: 5}), {P0: AvailableOffsets(ID, 0, 9, 3)})
+    assert (ranges, losses) == ({P0: Range(5, 5)}, [])
 
 
 def test_a_partition_that_is_gone_is_told_and_left_out() -> None:

@@ -164,8 +164,9 @@ def test_a_topic_that_was_made_again_is_another_one(url: str, ended: bool) -> No
     else:
         first.die_behind_the_decision()
     recreate(url)
-    with pytest.raises(LogDestroyedError):
+    with pytest.raises(LogDestroyedError) as error:
         Attempt(url, 25).commit()
+    assert "made again, write with another checkpoint or txnId" in str(error.value.hint)
     assert held(url) == Counter(flights=0)
 
 

@@ -116,7 +116,11 @@ class SinkView(RootView):
         self.clock.note(got, time)
         root = self._received(got)
         if root is None:
-            raise LogDestroyedError(f"{self.name}: the root {self.key} does not exist", hint="create the topic first")
+            raise LogDestroyedError(
+                f"{self.name}: the root {self.key} does not exist",
+                hint="if the topic was deleted, or made again, write with another checkpoint or txnId; "
+                f"{LogDestroyedError.hint}",
+            )
         return root
 
     def planned(self, intent: Intent, stamp: Stamp) -> Root | Refusal:
