@@ -374,7 +374,7 @@ def translate(error: OSError, operation: str, path: Path | str) -> TieredError:
 def _translation(error: OSError, operation: str, path: Path | str) -> TieredError:
     text = f"cannot {operation} {path}: {error.strerror or error}"
     if error.errno in _NO_SPACE:
-        return DiskFullError(text, hint="free some space: `tiered disk drop TOPIC` deletes local copies of uploads")
+        return DiskFullError(text, hint="free some space: `tiered disk drop TOPIC --remote URL` deletes local copies")
     if error.errno == errno.ENOTDIR:
         return NotFoundError(text, hint="correct the path: a part of it is a file, not a directory")
     if error.errno == errno.ENOENT:

@@ -283,7 +283,7 @@ class DiskReserve:
             raise DiskFullError(
                 f"{self._directory}: appends are refused, because less than the reserve of {self._reserve} bytes is "
                 "free",
-                hint="free some space: `tiered disk drop TOPIC` deletes local copies of uploaded segments",
+                hint="free some space: `tiered disk drop TOPIC --remote URL` deletes local copies",
             )
 
     def check(self) -> bool:

@@ -12,7 +12,7 @@ from tests.unit.local.opening import opened
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, LocalPermissionError, UnknownTopicError
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.uploader_files import PartitionUpload, UploadCheckpoint
+from tiered.local.disk.uploader_files import PartitionUpload, SealRequest, UploadCheckpoint
 from tiered.local.partition.open_partitions import WAKE_AT_ONCE
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock
@@ -78,6 +78,16 @@ def test_what_the_bucket_holds_is_known_when_one_wakes(tmp_path: Path) -> None:
     with opened(tmp_path, clock) as log:
         assert log.partition(tp).positions().uploaded_offset == 1
         assert log.partition(TopicPartition("t", 2)).delete_local_before(2) == []
+
+
+def test_a_request_to_seal_wakes_them(tmp_path: Path) -> None:
+    clock = FakeClock()
+    made(tmp_path, clock, seal_ms=-1)
+    with opened(tmp_path, clock) as log:
+        SealRequest(tmp_path, PosixFiles()).write()
+        clock.advance(1)
+        log.tick()
+        assert all(len(log.partition(tp).sealed_segments()) == 1 for tp in log.partitions())
 
 
 def test_without_the_clean_mark_none_sleeps(tmp_path: Path) -> None:
