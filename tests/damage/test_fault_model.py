@@ -217,6 +217,22 @@ def test_an_index(place: Bucket, damage: Damage, number: int) -> None:
 
 
 @line("an index object is missing or wrong, its .log is whole")
+@pytest.mark.parametrize("which", ["offset_index", "time_index"])
+@pytest.mark.parametrize("number", [0, 2])
+def test_an_index_with_wrong_entries(place: Bucket, which: str, number: int) -> None:
+    before, row = place.committed(), place.rows()[number]
+    key = place.index_key(row)
+    bundle = decode_bundle(place.data(key), key=key)
+    wrong = bytearray(getattr(bundle.indexes, which))
+    wrong[7] ^= 1  # the first entry points into a batch, or has the time of no record
+    indexes = dataclasses.replace(bundle.indexes, **{which: bytes(wrong)})
+    place.replace(key, encode_bundle(bundle.descriptor, indexes, row.claim_epoch))
+    assert is_named(place, key)
+    mended(place, before, place.repair())
+    place.continues()
+
+
+@line("an index object is missing or wrong, its .log is whole")
 def test_an_index_whose_producers_nothing_names(plain: Bucket) -> None:
     plain.trim(plain.rows()[2].base)
     before, row = plain.committed(), plain.rows()[0]

@@ -57,6 +57,9 @@ MAX_FOLLOWED = 64
 
 Reporter = Callable[[Iterable[Finding | Passed]], Steps[None]]
 
+ENTRY_CODES = ("offset_index", "time_index")
+"""Codes of findings about entries in the indexes of a segment."""
+
 
 @dataclass(slots=True)
 class RemoteFacts:
@@ -291,6 +294,10 @@ class SegmentCheck:
         scan = look.end()
         if bundle is not None and scan.crc32c == row.crc:
             compare_descriptor(scan, bundle.descriptor, findings)
+        for number, found in enumerate(findings.items[first:], start=first):
+            if found.code in ENTRY_CODES:
+                at = f"{index_key(self._topic_id, self._tp.partition, row)}: {found.message}"
+                findings.items[number] = replace(found, message=at)
         _place(findings, first, row.base - _origin(row))
         self._facts.data_bytes_read += scan.size_bytes
         if scan.crc32c != row.crc:
@@ -459,10 +466,29 @@ def own_row(row: Row) -> Row:
     return row._replace(base=0, next=row.next - row.base) if row.flags & FLAG_STAGED else row
 
 
-def judge_log(topic_id: UUID, tp: TopicPartition, row: Row, *, read_data: bool) -> Steps[ObjectVerdict]:
+def judge_segment(topic_id: UUID, tp: TopicPartition, row: Row) -> Steps[tuple[ObjectVerdict, ObjectVerdict]]:
+    """Read both objects of a row, and return the verdicts about the ``.log`` and the ``.idx``.
+
+    Entries of the offset and time index are compared with the batches of a right ``.log``.
+    """
+    index, findings = (yield from judge_index(topic_id, tp, row)), Findings("")
+    indexes = None if index.bundle is None else index.bundle.indexes
+    look = LogInspection(row.size, _origin(row), findings, indexes=indexes)
+    log = yield from judge_log(topic_id, tp, row, read_data=True, take=look.feed)
+    if not log.problem:
+        look.end()
+        wrong = [found.message for found in findings.items if found.code in ENTRY_CODES]
+        index = index._replace(problem=index.problem or "; ".join(wrong[:1]))
+    return log, index
+
+
+def judge_log(
+    topic_id: UUID, tp: TopicPartition, row: Row, *, read_data: bool, take: Callable[[bytes], object] | None = None
+) -> Steps[ObjectVerdict]:
     """Compare a ``.log`` object with size and checksum in its row. Return the verdict.
 
-    ``read_data``: compute the checksum from all its bytes. False: only if the store has no checksum.
+    ``read_data``: compute the checksum from all its bytes, and call ``take`` with each piece. False: only if the store
+    has no checksum.
     """
     key = segment_key(topic_id, tp.partition, row)
     head = yield Head(key)
@@ -473,7 +499,7 @@ def judge_log(topic_id: UUID, tp: TopicPartition, row: Row, *, read_data: bool) 
         problem = f"the .log has {head.size} bytes, the catalog says {row.size}"
     elif head.crc32c not in (None, row.crc):
         problem = f"the .log has CRC32C {head.crc32c:#010x}, the catalog says {row.crc:#010x}"
-    elif (read_data or head.crc32c is None) and (yield from object_crc32c(key, row.size)) != row.crc:
+    elif (read_data or head.crc32c is None) and (yield from object_crc32c(key, row.size, take=take)) != row.crc:
         problem = f"the bytes of the .log do not have CRC32C {row.crc:#010x}, which the catalog says"
     return ObjectVerdict(key, problem, head.etag, head.size)
 

@@ -264,7 +264,7 @@ class SegmentLookup:
             f"{self._tp}: {key} is wrong: {what}",
             path_or_key=key,
             offset=row.base,
-            hint=f"delete it: `tiered repair {self._tp.topic}:{self._tp.partition}` then rebuilds it from the .log",
+            hint=f"`tiered repair {self._tp.topic}:{self._tp.partition}` makes another from the .log",
         )
 
     def forget(self, key: str) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from tiered.check.segment_check import ObjectVerdict, judge_index, judge_log, read_index
+from tiered.check.segment_check import ObjectVerdict, judge_index, judge_log, judge_segment, read_index
 from tiered.erase.notes import undone_steps
 from tiered.errors import ConfigError, CorruptionError, TieredError, UnknownTopicError
 from tiered.format.bundle import MAX_BUNDLE_BYTES
@@ -53,8 +53,7 @@ def _plan_row(ground: Ground, pinned: CatalogView, row: Row, *, known: bool) -> 
     ``known``: the bundle before it names the producers where it begins, or will after the actions before.
     """
     topic_id, tp = ground.entry.topic_id, ground.tp
-    log = yield from judge_log(topic_id, tp, row, read_data=True)
-    index = yield from judge_index(topic_id, tp, row)
+    log, index = yield from judge_segment(topic_id, tp, row)
     actions: list[RepairAction] = []
     if log.problem:
         right = yield from _right_log(ground, row, log)
@@ -63,8 +62,11 @@ def _plan_row(ground: Ground, pinned: CatalogView, row: Row, *, known: bool) -> 
             return [instead], instead.act is not None or not index.problem
         actions.append(right)
     if index.problem:
-        action = yield from _restored_index(ground, row, index)
-        actions.append(action or _rebuilt_index(ground, row, index, known=known))
+        only_entries = (
+            index.bundle is not None
+        )  # its producers are right, and a version fits the row as well as it does
+        action = None if only_entries else (yield from _restored_index(ground, row, index))
+        actions.append(action or _rebuilt_index(ground, row, index, known=known or only_entries))
     return actions, not index.problem or actions[-1].act is not None
 
 
