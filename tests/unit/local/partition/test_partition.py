@@ -270,6 +270,56 @@ def test_appends_stop_at_the_reserve_and_go_on_with_room(bench: Bench) -> None:
     assert bench.append(b"c") == end
 
 
+def test_rot_below_the_recovery_point_is_never_cut(bench: Bench) -> None:
+    fill(bench, 25)
+    bench.log.flush()
+    bench.log.checkpoint()
+    bench.log.close()
+    (bench.directory / ".kafka_cleanshutdown").unlink()
+    tail = sorted((bench.directory / "t-0").glob("*.log"))[-1]
+    data = bytearray(tail.read_bytes())
+    data[70] ^= 0xFF
+    tail.write_bytes(data)
+    bench.open()
+    assert bench.append(b"next") == 25
+    assert tail.read_bytes().startswith(bytes(data))
+    assert bench.values(0, 20) == [b"%030d" % i for i in range(20)]
+    with pytest.raises(CorruptionError) as caught:
+        bench.values(20)
+    assert caught.value.offset == 20
+    assert bench.values(25) == [b"next"]
+
+
+def test_without_a_checkpoint_no_sealed_segment_is_cut(bench: Bench) -> None:
+    fill(bench, 25)
+    bench.log.close()
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
+        (bench.directory / name).unlink()
+    first = bench.directory / "t-0" / f"{0:020d}.log"
+    data = bytearray(first.read_bytes())
+    data[70] ^= 0xFF
+    first.write_bytes(data)
+    bench.open()
+    assert bench.values(10) == [b"%030d" % i for i in range(10, 25)]
+    assert first.read_bytes() == bytes(data)
+    with pytest.raises(CorruptionError):
+        bench.values(0)
+
+
+def test_closed_is_closed(bench: Bench) -> None:
+    partition = bench.partition
+    bench.log.close()
+    bench.log.close()
+    for call in (
+        partition.flush,
+        lambda: partition.append([NewRecord(b"a")]),
+        lambda: partition.read_batches(0),
+        bench.log.tick,
+    ):
+        with pytest.raises(ClosedError):
+            call()
+
+
 def test_notes_and_checkpoints_that_cannot_be_written_fail_no_append(bench: Bench) -> None:
     def full(operation: str, path: Path) -> int:
         return 28 if operation == "open" and path.suffix == ".tmp" else 0
