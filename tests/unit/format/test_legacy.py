@@ -14,6 +14,7 @@ from tiered.format.batch import decode_records, read_header, verify_batch
 from tiered.format.batch_scanner import walk_headers
 from tiered.format.codecs import Codec
 from tiered.format.kernels import Record
+from tiered.model import TimestampType
 
 V1 = bytes.fromhex("000000000000000000000018e4e321bc010000000000000003e8000000016b0000000176")
 V0 = bytes.fromhex("0000000000000000000000101fecd70a0000000000016b0000000176")
@@ -41,6 +42,12 @@ def test_v1_wrappers_hold_relative_offsets(codec: Codec, values: list[tuple[byte
     base = last - len(values) + 1
     assert list(decode_records(data)) == [Record(base + i, t, None, v, []) for i, (v, t) in enumerate(values)]
     assert verify_batch(data).base_offset == base
+
+
+def test_bits_that_mean_something_only_in_v2_are_dropped() -> None:
+    header = read_header(message(1, 0, b"k", b"v", 1, attributes=0x70))
+    assert (header.is_control, header.is_transactional, header.has_delete_horizon) == (False, False, False)
+    assert read_header(message(0, 0, b"k", b"v", attributes=0x08)).timestamp_type is TimestampType.CREATE_TIME
 
 
 def test_mixed_formats_are_walked() -> None:
