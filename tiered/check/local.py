@@ -210,7 +210,8 @@ class LocalCheck:
             if isinstance(folder, StrangeFolder):
                 root.error("directory_name", folder.refusal.message)
             elif folder.kind:
-                root.add(Severity.INFO, "renamed_directory", f"{folder.name} was renamed by a broker and is never read")
+                what = "is not in use: it was set aside, waits to be removed, or a move to it did not end"
+                root.add(Severity.INFO, "renamed_directory", f"{folder.name} {what}")
             elif not self.topics or folder.tp.topic in self.topics:
                 found.append((folder.tp, self.directory / folder.name))
         return sorted(found)

@@ -12,8 +12,10 @@ import pytest
 import tiered
 from tests.support.admin import check, restore
 from tests.unit.check.building import TOPIC, Scenario, record, scenario
+from tests.unit.remote.building import TRUSTED
 from tiered.check.check import CheckOptions, CheckReport
 from tiered.check.findings import NEWER_RELEASE, Severity
+from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, RemoteUnavailableError
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.kernels import crc32c
@@ -23,9 +25,12 @@ from tiered.format.rows import Rows
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
+from tiered.plan.maintenance import MaintenanceKind
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
-from tiered.store.base import Object, Outcome, StoreAround, StoreRequest
+from tiered.remote.maintain import Maintainer
+from tiered.store.base import Get, Object, Outcome, StoreAround, StoreRequest
+from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 
@@ -304,6 +309,28 @@ def test_an_object_that_the_store_cannot_read_is_one_finding(log: Scenario) -> N
     assert [(f.code, f.where, f.offset) for f in report.findings] == [("object", log.log_key(rows[1]), rows[1].base)]
     assert report.remote_segments == len(rows)
     assert report.data_bytes_read == sum(row.size for row in rows) - rows[1].size
+
+
+def test_what_a_collection_takes_while_it_is_read_is_no_damage(log: Scenario) -> None:
+    """Retention and a collection come at the first byte; the grace time is over at once."""
+    collected: list[int] = []
+
+    class Collecting(StoreAround):
+        def execute(self, request: StoreRequest) -> Outcome:
+            if isinstance(request, Get) and request.key.endswith(".log") and not collected:
+                config = TopicConfig.from_properties({"retention.bytes": 1, "gc.grace.ms": 0})
+                maintainer = Maintainer(TopicPartition(TOPIC, 0), log.root().topic_id, config, owner="m")
+                for _ in range(2):
+                    plan = drive(self.inner, maintainer.plan((MaintenanceKind.RETENTION, MaintenanceKind.COLLECT)))
+                    assert plan is not None
+                    for action in plan.actions:
+                        done = drive(self.inner, maintainer.run(action, TRUSTED))
+                        collected.append(0 if done.collected is None else done.collected.objects)
+            return self.inner.execute(request)
+
+    report = check(None, Collecting(log.store), CheckOptions(read_data=True))
+    assert sum(collected) > 0
+    assert {(found.severity, found.code) for found in report.findings} == {(Severity.INFO, "removed_meanwhile")}
 
 
 def test_a_part_has_a_total_too(log: Scenario) -> None:
