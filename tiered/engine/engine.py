@@ -35,6 +35,9 @@ from tiered.store.unique_upload import PUT_DEADLINE_SECONDS
 
 REJOIN_HINT = "`tiered repair rejoin` sets this log's files aside and continues at the bucket's end"
 
+FRESH_WORKERS = 64
+"""Limit of coroutines that have neither claimed nor waited yet. Other partitions are queued without a coroutine."""
+
 T = TypeVar("T")
 Note = Callable[[TopicPartition, PartitionUpload], None]
 
@@ -88,6 +91,8 @@ class Engine:
         self.retries = not in_call
         self.lazy = False  # True: what the checkpoint notes as wholly committed is not claimed (one-shot runs)
         self._workers: dict[TopicPartition, Worker] = {}
+        self._fresh: set[TopicPartition] = set()  # workers that have neither claimed nor waited yet
+        self._line: dict[TopicPartition, Partition] = {}  # partitions that have work, and no worker yet
         self._leaving: dict[asyncio.Task[None], None] = {}  # tasks of removed partitions
 
     # ------------------------------------------------------------------ the table
@@ -119,12 +124,14 @@ class Engine:
         p = self.partitions.pop(tp, None)
         if p is None:
             return
+        self._line.pop(tp, None)
         self.topics.remove(p)
         worker = self._workers.pop(tp, None)
         if worker is not None:
             self._leaving[worker.task] = None
             worker.task.add_done_callback(lambda task: self._leaving.pop(task, None))
             worker.task.cancel()
+        self.release_claim_slot(p)
 
     def pause(self, pauses: Mapping[str, Pause]) -> None:
         """Set the paused topics; the key ``ALL_TOPICS`` pauses all. Work in progress is completed and committed."""
@@ -202,7 +209,7 @@ class Engine:
     def is_alone(self) -> bool:
         """Return True if the step that begins now is the only one. It may then block the event loop."""
         workers = list(self._workers.values())
-        if len(workers) + len(self.topics.tasks()) != 1:
+        if self._line or len(workers) + len(self.topics.tasks()) != 1:
             return False
         return not workers or (workers[0].p.uploading <= 1 and workers[0].p.next_upload() is None)
 
@@ -227,13 +234,41 @@ class Engine:
         if worker is not None:
             worker.wake()
         elif self.has_work(p) and self.topics.registered(p):
-            worker = self._workers[p.tp] = Worker(p, self)
-            worker.task.add_done_callback(partial(self._ended, worker))
+            if p.phase is Phase.NEW:
+                self._line[p.tp] = p
+                self._start_claims()
+            else:
+                self._start(p)
+
+    def release_claim_slot(self, p: Partition) -> None:
+        """Stop counting the partition's coroutine as a fresh one, and start the next partition in the queue.
+
+        At most ``FRESH_WORKERS`` coroutines are fresh: they have neither claimed nor waited yet.
+        """
+        if p.tp in self._fresh:
+            self._fresh.discard(p.tp)
+            self._start_claims()
+
+    def _start_claims(self) -> None:
+        """Start coroutines for queued partitions until ``FRESH_WORKERS`` have neither claimed nor waited yet."""
+        while self._line and len(self._fresh) < FRESH_WORKERS:
+            tp = next(iter(self._line))
+            p = self._line.pop(tp)
+            if tp not in self._workers and self.has_work(p):
+                self._fresh.add(tp)
+                self._start(p)
+        if not self._line:
+            self._line = {}  # a table that was long stays so
+
+    def _start(self, p: Partition) -> None:
+        worker = self._workers[p.tp] = Worker(p, self)
+        worker.task.add_done_callback(partial(self._ended, worker))
 
     def _ended(self, worker: Worker, task: asyncio.Task[None]) -> None:
         """Remove a worker that ended. Start another one if there is new work."""
         if self._workers.get(worker.p.tp) is worker:
             del self._workers[worker.p.tp]
+            self.release_claim_slot(worker.p)
         if task.cancelled():
             return
         if (bug := task.exception()) is not None:

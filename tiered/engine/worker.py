@@ -79,6 +79,7 @@ class Worker:
         """Wait for a change, at most until ``until_ms`` (-1: without a limit)."""
         if not self.p.at_work:
             self._engine.rest(self.p)  # thousands may wait, as for an upload slot
+        self._engine.release_claim_slot(self.p)
         await self._changed.wait(None if until_ms == NONE_MS else (until_ms - self._engine.now_ms()) / 1000)
 
     # ------------------------------------------------------------------ the steps
@@ -98,6 +99,7 @@ class Worker:
             finally:
                 if p.phase is Phase.CLAIMING:
                     p.phase = Phase.NEW
+                engine.release_claim_slot(p)
         if isinstance(granted, Failure):
             if granted.kind is FailureKind.FENCED:
                 engine.fence(p, granted)

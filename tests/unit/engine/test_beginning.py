@@ -203,7 +203,7 @@ def test_what_was_set_aside_goes_on_where_the_bucket_ends_or_not_at_all(world: W
     world.owner.close()
     rejoin(plan_rejoin(directory, [TP], clock=world.clock), clock=world.clock)
     world.owner = log_at(directory, world.clock, 6)
-    with pytest.raises(FencedError, match="moved aside"):
+    with pytest.raises(FencedError, match="continues at the bucket's end"):
         append(world.owner)
     assert world.owner.partition(TP).positions().end_offset == 0
     tiering = Tiering(world.owner, world.store, clock=world.clock, ids=SeededIds(7))
