@@ -48,7 +48,7 @@ from tiered.plan.lineage import need_same_records
 from tiered.plan.ownership import RestoredFrom, VolumeProof, is_own_claim
 from tiered.plan.producer_state import ProducerSnapshot
 from tiered.plan.root_lower_bounds import held_ids
-from tiered.remote.catalog import Catalog
+from tiered.remote.catalog import Catalog, IdleCatalog
 from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import ByteCache, SegmentGone
 from tiered.remote.lookup import SegmentLookup
@@ -77,7 +77,7 @@ INDEX_COPIES = 3
 """Copies of a segment's indexes in memory during an upload: as entries, as bytes and in the bundle."""
 
 CATALOGS_HELD = 256
-"""Idle partitions whose roots stay in memory. A commit of another one reads its root first."""
+"""Catalogs of idle partitions that stay in memory. A commit of another one reads its root first."""
 
 READ_BACK_ATTEMPTS = 5
 """Attempts to read back a root that was just committed. If all fail, the next claim reads it."""
@@ -129,7 +129,8 @@ class BucketSteps:
         self.registered: dict[str, TopicEntry] = {}
         self.capabilities: Capabilities | None = None
         self._catalogs: dict[TopicPartition, Catalog] = {}
-        self._idle: dict[TopicPartition, None] = {}  # partitions with a root in memory, the longest idle first
+        self._idle: dict[TopicPartition, None] = {}  # partitions with a catalog in memory, the longest idle first
+        self._resting: dict[TopicPartition, IdleCatalog] = {}  # idle longer: without a catalog
         self._unseen: set[TopicPartition] = set()  # committed, but the root could not be read back: claim again
 
     # ------------------------------------------------------------------ the store, topics
@@ -212,17 +213,20 @@ class BucketSteps:
         return catalog
 
     def _catalog(self, tp: TopicPartition) -> Catalog:
-        """Return the partition's catalog object, from memory or a new one. No I/O."""
+        """Return the partition's catalog object: from memory, from its stored values, or a new one. No I/O."""
         catalog = self._catalogs.get(tp)
         if catalog is None:
             disk = self._disk
+            rest = self._resting.pop(tp, None)
             catalog = self._catalogs[tp] = Catalog(
-                disk.topic_id(tp),
+                disk.topic_id(tp) if rest is None else rest.topic_id,
                 tp.partition,
                 tp.topic,
                 persist=functools.partial(disk.claims.keep, tp),
                 is_empty=lambda: disk.extent(tp, exact=False).is_empty,
             )
+            if rest is not None:
+                catalog.go_on(rest)
         return catalog
 
     def held(self, tp: TopicPartition) -> Catalog | None:
@@ -236,15 +240,20 @@ class BucketSteps:
         return catalog if catalog.holds_token(self._disk.claims.proof(tp).token or "") else None
 
     def rest(self, tp: TopicPartition) -> None:
-        """Record that a partition is idle. Only the ``CATALOGS_HELD`` newest idle catalogs keep their roots."""
+        """Record that a partition is idle. Only the ``CATALOGS_HELD`` newest idle catalogs stay in memory.
+
+        Of older ones only a few values stay.
+        """
         self._idle.pop(tp, None)
         self._idle[tp] = None
         while len(self._idle) > CATALOGS_HELD:
             longest = next(iter(self._idle))
             del self._idle[longest]
             catalog = self._catalogs.get(longest)
-            if catalog is not None and longest not in self._unseen:
-                catalog.rest()
+            rest = None if catalog is None or longest in self._unseen else catalog.rest()
+            if catalog is not None and rest is not None:
+                del self._catalogs[longest]
+                self._resting[longest] = rest
 
     def claim(self, tp: TopicPartition) -> Steps[Granted]:
         """Claim the writer role of a partition, read the root back, and prepare the local log for appends.

@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 from uuid import UUID
 
 from tiered.errors import (
@@ -56,7 +57,7 @@ from tiered.plan.commit import (
 from tiered.plan.ownership import Refusal, RefusalReason, VolumeProof, hold, since
 from tiered.plan.retention import dated
 from tiered.plan.root_lower_bounds import NOTHING_KNOWN, RootLowerBounds, held_ids
-from tiered.remote.catalog_view import PageCache, PageGone, store_pages, with_pages
+from tiered.remote.catalog_view import PageGone, store_pages, with_pages
 from tiered.remote.committer import Claim, Persist, StoreClock, refusal_error
 from tiered.remote.conditional_put import (
     COMMIT_DEADLINE_MS,
@@ -109,6 +110,30 @@ class _PersistedIds:
     last_append: str = ""
 
 
+class IdleCatalog(NamedTuple):
+    """Saved state of an idle :class:`Catalog`, from which :meth:`Catalog.go_on` continues its claim.
+
+    A daemon has one for each idle partition, so all fields are plain values. ``token``: that of the claim.
+    ``last_commit``: id of the newest commit under the claim.
+    ``persisted_token``, ``persisted_append``: claim tokens and append ids on the volume. ``version``, ``start``,
+    ``end``: lower bounds of the root's version, start offset and next offset. ``pruned_epoch``: epoch of the newest
+    claim that has deleted old history copies, 0 for none.
+    """
+
+    topic_id: UUID
+    role: Role
+    epoch: int
+    owner: str
+    last_commit: str
+    token: str
+    persisted_token: str
+    persisted_append: str
+    version: int
+    start: int
+    end: int
+    pruned_epoch: int
+
+
 class Catalog(RootView):
     """One partition's catalog, read and committed to under a claim.
 
@@ -155,19 +180,32 @@ class Catalog(RootView):
         """
         return bool(self._token) and held_ids(kept)[-1:] == (self._token,)
 
-    def rest(self) -> None:
-        """Drop the root from memory. The next commit under this claim reads it first, and refuses an older one.
+    def rest(self) -> IdleCatalog | None:
+        """Return the state from which :meth:`go_on` continues under this claim.
 
-        Does nothing without a claim or a root, or while :attr:`in_doubt` is not empty.
+        None without a claim or a root, or while :attr:`in_doubt` is not empty.
         """
-        root, held, known = self.root, self._held, self.known
+        root, held = self.root, self._held
         if held is None or self.in_doubt or root is None:
-            return
+            return None
+        known = self.known
         version, start = max(known.version, root.version), max(known.start_offset, root.start_offset)
         end = max(known.next_offset, root.next_offset)
-        self.known = RootLowerBounds(True, version, start, end, held.epoch, (self._token,) if self._token else ())
-        self.root, self.etag, self.pages, self._sent = None, "", PageCache(), b""
-        self._pinned = self._pinned_of = None
+        claim, kept = (held.role, held.epoch, held.owner, held.last_commit), self._kept
+        return IdleCatalog(
+            self.topic_id, *claim, self._token, kept.token, kept.last_append, version, start, end, self._pruned_epoch
+        )
+
+    def go_on(self, rest: IdleCatalog) -> None:
+        """Continue under the claim of an earlier catalog object. ``rest``: result of that object's :meth:`rest`.
+
+        A root older than the last one of that object will be refused.
+        """
+        self._held = _Claim(rest.role, rest.epoch, rest.owner, rest.last_commit)
+        self._kept = _PersistedIds(rest.persisted_token, rest.persisted_append)
+        self._token, self._pruned_epoch = rest.token, rest.pruned_epoch
+        tokens = (rest.token,) if rest.token else ()
+        self.known = RootLowerBounds(True, rest.version, rest.start, rest.end, rest.epoch, tokens)
 
     @property
     def in_doubt(self) -> str:
