@@ -12,10 +12,13 @@ from tests.support.admin import check
 from tests.unit.check.building import TOPIC, Scenario, scenario
 from tests.unit.remote.paged.model import TINY
 from tiered.check.check import CheckOptions
+from tiered.format.keys import snap_key
 from tiered.inspect.small_files import small_items
 from tiered.model import BytesSource, Row
 from tiered.plan.commit import GcFloorIntent
 from tiered.remote.catalog import Catalog
+from tiered.remote.root_view import RootView
+from tiered.remote.snapshots import create_snapshot
 from tiered.repair import copies
 from tiered.store.base import Get, Outcome, StoreAround, StoreRequest
 from tiered.store.driver import drive
@@ -58,6 +61,16 @@ def test_a_page_that_a_collection_deletes_meanwhile_is_no_damage(log: Scenario) 
 
     report = check(None, Collecting(log.store), CheckOptions(read_data=True))
     assert (report.findings, report.remote_bytes) == ((), sum(row.size for row in rows_of(log)))
+
+
+def test_a_lost_page_of_a_snapshot_is_named(log: Scenario) -> None:
+    root, leaf = log.root(), log.root().leaves.pointer(0)
+    drive(log.store, create_snapshot(RootView(root.topic_id, 0, TOPIC), "kept"))
+    drive(log.store, maintaining(log).trim(leaf.next))
+    log.delete(root.page_key(leaf))
+    (found,) = check(None, log.store).findings
+    assert (found.code, found.where) == ("snapshot", snap_key(root.topic_id, 0, "kept"))
+    assert root.page_key(leaf) in found.message
 
 
 def rows_of(log: Scenario) -> list[Row]:
