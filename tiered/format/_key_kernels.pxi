@@ -388,14 +388,6 @@ cdef class KeyTable:
             self.most_words = self.capacity if self.capacity < INT64_MAX // NOTED_BYTES else 1
             self.most_words = self.most_words * NOTED_BYTES // 8
 
-    def superseded(self, int64_t start, int64_t end):
-        cdef int64_t bit, found = 0
-        if start < self.first_noted or end < start or end - self.first_noted > 64 * self.most_words:
-            return -1
-        for bit in range(start - self.first_noted, min(end - self.first_noted, 64 * self.noted_words)):
-            found += self.noted[bit >> 6] >> (bit & 63) & 1
-        return found
-
     def put_batch(self, batch, int64_t start):
         cdef Py_buffer view
         cdef Opened b

@@ -356,6 +356,11 @@ def test_copies_within_the_grace_are_kept_however_many(world: World, desk: Desk)
     world.run(maintainer(world).catalog.trim(620))
     assert set(every) <= set(copies(world))
     world.clock.advance(HIST_AGE_MS / 1000 + 1)
+    again = small(world.desk())
+    again.token, again.last_append = desk.token, desk.last_append
+    again.claim(again.proof())
+    fill(again, HIST_EVERY)  # a writer deletes no copy: its key may be stolen
+    assert set(every) < set(copies(world))
     world.run(maintainer(world).catalog.trim(630))
     world.run(maintainer(world).catalog.trim(631))
     assert len(copies(world)) == HIST_KEPT
