@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.engine.desk import Call, Desk
+from tiered.engine.engine import FRESH_WORKERS
 from tiered.engine.partition import EngineLimits, Partition
 from tiered.engine.reports import StepKind
 
@@ -79,3 +80,15 @@ def work_for(partitions: int, monkeypatch: pytest.MonkeyPatch) -> float:
 def test_a_commit_costs_the_same_work_however_many_partitions_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     few = work_for(20, monkeypatch)
     assert work_for(200, monkeypatch) <= few * 1.1
+
+
+def test_a_partition_that_waits_for_its_claim_has_no_coroutine() -> None:
+    """Thousands begin at once, and the allocator keeps the memory of so many."""
+    desk = Desk(partitions=100)
+    for number in range(100):
+        desk.see(number, end=1)
+    desk.answer(desk.of(StepKind.REGISTER)[0])
+    assert len(desk.engine._workers) == FRESH_WORKERS
+    while desk.claims:
+        desk.grant(desk.claims[0], 7)
+    assert {p.claim_epoch for p in desk.engine.partitions.values()} == {7}
