@@ -42,13 +42,13 @@ class Paged(Place):
         self.put(index_key(TOPIC_ID, 0, row), bundle)
         return row
 
-    def plan_root(self) -> tuple[list[RepairAction], CatalogView | None]:
+    def plan_root(self, to_version: int | None = None) -> tuple[list[RepairAction], CatalogView | None]:
         entry = self.world.run(load_topic("flights"))
         assert entry is not None
-        return self.world.run(plan_root(Ground(TP, entry, RepairOptions(), None)))
+        return self.world.run(plan_root(Ground(TP, entry, RepairOptions(to_version=to_version), None)))
 
-    def repair(self) -> list[RepairAction]:
-        actions, _ = self.plan_root()
+    def repair(self, to_version: int | None = None) -> list[RepairAction]:
+        actions, _ = self.plan_root(to_version)
         for action in actions:
             assert action.act is not None
             self.world.run(action.act(Workbench(None, "test")))

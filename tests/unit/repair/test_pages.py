@@ -48,3 +48,23 @@ def test_what_nothing_proves_is_left(bucket: Paged) -> None:
     bucket.lose_pages(keys[-1])
     (action,), pinned = bucket.plan_root()
     assert (action.act, action.where, pinned) == (None, keys[-1], None)
+
+
+@pytest.mark.parametrize("below", [0, 5], ids=["whole pages", "in a page"])
+def test_what_only_the_replaced_root_named_goes_after_the_grace(bucket: Paged, below: int) -> None:
+    before, version = bucket.rows(), bucket.root.version
+    bucket.replace(*before[20:23])
+    bucket.trim(before[12].base)
+    bucket.trim(before[16].base + below)
+    held = bucket.keys
+    bucket.wait(23 * 3_600_000)
+    bucket.repair(to_version=version)
+    assert bucket.seen() == before
+    bucket.maintainer.maintain()
+    bucket.wait(2 * 3_600_000)
+    bucket.collect()
+    assert held <= bucket.keys  # going back may be the mistake
+    bucket.wait()
+    bucket.collect()
+    assert bucket.seen() == before
+    assert {key for key in bucket.keys if "/aside/" not in key} == bucket.named
