@@ -5,7 +5,7 @@ cdef object SURVEY = pure_kernels.Survey
 
 def survey(data, order, bint dense, epoch, pace):
     cdef int64_t reached, beyond, end, newest, base, position, interval, since, largest, largest_at, timed
-    cdef int64_t first, last, stamp, first_stamp = -1, at = 0, opening = -1
+    cdef int64_t first, last, stamp, first_stamp = -1, at = 0, opening = -1, last_at = -1, before = -1
     cdef Py_ssize_t size
     cdef const unsigned char* start
     cdef const unsigned char* head
@@ -68,6 +68,7 @@ def survey(data, order, bint dense, epoch, pace):
                     timed_entry.timestamp, timed_entry.relative = largest, largest_at - base
                     times += PyBytes_FromStringAndSize(<char*>&timed_entry, sizeof(timed_entry))
             since += size
+            last_at, before = at, reached
             reached = last + 1
             at += size
     finally:
@@ -75,6 +76,6 @@ def survey(data, order, bint dense, epoch, pace):
     if not at:
         return None
     return SURVEY(
-        at, opening, reached, first_stamp, producers, transactional, since, (largest, largest_at),
+        at, opening, reached, last_at, before, first_stamp, producers, transactional, since, (largest, largest_at),
         bytes(offsets), bytes(times),
     )

@@ -131,15 +131,17 @@ class Survey(NamedTuple):
     """Result of :func:`survey` for a run of batches. Positions are relative to the buffer, ranges half-open.
 
     The first ``used`` bytes have the offsets ``first`` to ``next``. ``first_timestamp``: largest timestamp of the first
-    batch. ``producers``, ``transactional``: one of the batches has a producer, or is transactional. ``since``: bytes
-    after the last index entry. ``largest``: largest timestamp so far and the last offset of its batch.
-    ``offset_entries``: native int32 pairs (relative offset, position in the file). ``time_entries``: native int64 pairs
-    (timestamp, relative offset).
+    batch. The last batch begins at ``last_at``; ``before`` is the lowest offset that was allowed there. ``producers``,
+    ``transactional``: one of the batches has a producer, or is transactional. ``since``: bytes after the last index
+    entry. ``largest``: largest timestamp so far and the last offset of its batch. ``offset_entries``: native int32
+    pairs (relative offset, position in the file). ``time_entries``: native int64 pairs (timestamp, relative offset).
     """
 
     used: int
     first: int
     next: int
+    last_at: int
+    before: int
     first_timestamp: int
     producers: bool
     transactional: bool

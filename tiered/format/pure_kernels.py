@@ -591,7 +591,7 @@ def survey(
     expected, limit, stop = order
     base, position, interval, since, largest, largest_at, timed = pace
     offsets, times = array("i"), array("q")
-    view, at, first, first_timestamp = memoryview(data), 0, -1, -1
+    view, at, first, last_at, before, first_timestamp = memoryview(data), 0, -1, -1, -1, -1
     producers = transactional = False
     while expected < stop and len(view) - at >= _FULL_BATCH.size and position + at <= _MAX_RELATIVE:
         fields = _FULL_BATCH.unpack_from(view, at)
@@ -618,7 +618,7 @@ def survey(
                 timed = largest
                 times.extend((largest, largest_at - base))
         since += size
-        expected = last + 1
+        last_at, before, expected = at, expected, last + 1
         at += size
     if not at:
         return None
@@ -626,6 +626,8 @@ def survey(
         at,
         first,
         expected,
+        last_at,
+        before,
         first_timestamp,
         producers,
         transactional,

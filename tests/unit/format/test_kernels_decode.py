@@ -428,6 +428,8 @@ def test_both_twins_survey_as_far() -> None:
         assert isinstance(ours, pure_kernels.Survey)
         walked = list(walk_headers(data[: ours.used]))
         assert (walked[0][1].base_offset, walked[-1][1].next_offset) == (ours.first, ours.next)
+        assert walked[-1][0] == ours.last_at
+        assert ours.before == (walked[-2][1].next_offset if len(walked) > 1 else order[0])
         assert ours.producers == any(header.producer_id >= 0 for _, header in walked)
         assert ours.transactional == any(header.is_transactional for _, header in walked)
         assert ours.largest[0] == max(largest[0], *(header.max_timestamp for _, header in walked))

@@ -24,13 +24,15 @@ from pathlib import Path
 
 from tiered.errors import CorruptionError
 from tiered.format.batch_scanner import NO_LIMIT, Offsets
-from tiered.format.local_names import INDEX_SUFFIXES, log_name, txn_index_name
+from tiered.format.local_names import INDEX_SUFFIXES, log_name
 from tiered.local.disk.files import Files
 from tiered.local.disk.partition_files import LeaderEpochs, may_have_producers, remove_snapshots_above, snapshot_offsets
 from tiered.local.recovery.segment_recovery import (
     BatchOrder,
     Rebuilding,
+    has_entries,
     known_prefix,
+    rebuild_txn_index,
     salvage,
 )
 from tiered.local.segment.active import FoundSegment
@@ -44,7 +46,7 @@ from tiered.local.segment.indexes import (
 )
 from tiered.local.segment.replacement import finish_replacements
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.side_files import SEAL_SUFFIX, SegmentPlace, SideFiles
+from tiered.local.segment.side_files import SEAL_SUFFIX, SegmentPlace
 from tiered.model import TopicPartition
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
@@ -163,7 +165,7 @@ class Recovery:
                     start = log.header_at(reached, tail.size_bytes).base_offset
                     if 0 <= recovery_point <= start:  # all lies below it, since the stop was clean
                         return False
-                    order.expected = start
+                    order.resume(start)
                 for span, view in log.batches(reached, tail.size_bytes):
                     header = log.verify(span, view)
                     if not order.fits(span, header.base_offset):
@@ -262,8 +264,7 @@ class Recovery:
         base = segment.base_offset
         promised = recovery_point if limit == NO_LIMIT else UNKNOWN_POINT
         order = BatchOrder(Offsets(base, limit), dense=self._dense, promised=promised)
-        txns = self._files.state(self._directory / txn_index_name(base))
-        if txns is not None and txns.size:  # an entry whose marker a power cut took would hide committed records
+        if has_entries(self._files, self._directory, base):  # also of markers that a power cut took from the log
             self._transactional.add(base)
         with LogFile(self._files, self._directory / log_name(base)) as log:
             known = None
@@ -275,7 +276,7 @@ class Recovery:
                 epoch=self._epochs.latest,
             )
             if known is not None:
-                order.expected = known.base_offset
+                order.resume(known.base_offset)
                 segment.first_timestamp = known.first_timestamp
             reached = self._read(log, segment, 0 if known is None else known.position, order, learnt)
             if reached < segment.size_bytes or (order.damage is None and lost_end(self._files, log, base, reached)):
@@ -314,8 +315,11 @@ class Recovery:
                     except CorruptionError:
                         order.spoil(span.position)
                         continue
+                    before = order.expected
                     if not order.fits(span, header.base_offset):
                         continue
+                    if span.base_offset < before:
+                        learnt.retract(span.base_offset)
                     if reached == 0:
                         segment.first_timestamp = header.max_timestamp
                     self._note_producer(segment.base_offset, header.producer_id >= 0, header.is_transactional)
@@ -339,11 +343,8 @@ class Recovery:
         for segment in sealed:
             if segment.base_offset in self._transactional:
                 base, end = segment.base_offset, segment.end_offset
-                place = SegmentPlace(self._tp, self._directory, self._directory / log_name(base), base, end)
-                try:
-                    SideFiles(self._files, place, None).repair_txn_index()
-                except CorruptionError as error:  # the log cannot show the right entries: the file stays
-                    LOGGER.warning("txn_index_not_rebuilt path=%s error=%s", place.log, error)
+                log = self._directory / log_name(base)
+                rebuild_txn_index(self._files, SegmentPlace(self._tp, self._directory, log, base, end))
         tail.aborted = None if tail.base_offset in self._transactional else []
 
     def _cut(self, segment: FoundSegment, position: int, offset: int, recovery_point: int, limit: int) -> bool:

@@ -1,8 +1,8 @@
 """Recovery of one segment: check of its batches, search for batches after damage, rebuild of its indexes.
 
-Base offsets are outside the CRC. A rotted one shows by its neighbours: it is below the end of the batch before it,
-beyond the segment, or after a hole where none can be. Where lengths lead nowhere, whole batches are searched: if one
-follows, the bytes were damaged; if none does, the end was torn.
+Base offsets are outside the CRC. A rotted one shows by its neighbours. It is below the end of the batch before it,
+beyond the segment, or after a hole where none can be. Or it is so high that the next batch goes back. Where lengths
+lead nowhere, whole batches are searched: if one follows, the bytes were damaged; if none does, the end was torn.
 
 Bytes below the recovery point were fsynced and need not be read again. The index files of a segment that was being
 written are only as good as the last moment before the crash: they may lag, end in zeros, or hold entries of records
@@ -19,7 +19,9 @@ Kafka's rule: docs/kafka-semantics.md#segment-recovery.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from tiered.errors import CorruptionError
@@ -27,15 +29,17 @@ from tiered.format.batch import HEADER_BYTES
 from tiered.format.batch_scanner import NO_LIMIT, BatchPosition, BatchWalk, Offsets, hop
 from tiered.format.header import BatchHeader
 from tiered.format.kernel_values import Survey
-from tiered.format.local_names import TXN_INDEX_SUFFIX
+from tiered.format.local_names import TXN_INDEX_SUFFIX, txn_index_name
 from tiered.format.segment_indexes import IndexPace
 from tiered.local.disk.files import Files
 from tiered.local.disk.partition_files import may_have_producers
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.side_files import abort_markers
+from tiered.local.segment.side_files import SegmentPlace, SideFiles, abort_markers
 from tiered.model import EpochEntry
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
+
+LOGGER = logging.getLogger("tiered.local")
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Bytes searched at once."""
@@ -58,6 +62,11 @@ class BatchOrder:
         self.damage: tuple[int, int] | None = None
         self._offsets = offsets
         self._promised = promised
+        self._before: tuple[int, int] | None = None
+
+    def resume(self, expected: int) -> None:
+        """Continue the check at offset ``expected``. All batches below it are known to be good."""
+        self.expected = expected
 
     def bounds(self) -> tuple[int, int, int]:
         """Return the limits of a run of good batches: (lowest offset, exclusive end, offset at which the run stops).
@@ -67,6 +76,11 @@ class BatchOrder:
         limit = min(self._offsets.next, self._offsets.base + MAX_RELATIVE_OFFSET + 1)
         return self.expected, limit, self._promised if self.expected < self._promised else NO_LIMIT
 
+    def accept(self, found: Survey, position: int) -> None:
+        """Add ``found``, a run of good batches at ``position`` within :meth:`bounds`, to the checked batches."""
+        self._before = position + found.last_at, found.before
+        self.expected = found.next
+
     def spoil(self, position: int) -> None:
         """Record ``position`` as damaged, unless there is earlier damage."""
         self.damage = self.damage or (position, self.expected)
@@ -74,7 +88,8 @@ class BatchOrder:
     def fits(self, span: BatchPosition, first: int) -> bool:
         """Check the next batch. Return True if it is good, False if it is recorded as damage.
 
-        ``first``: the first offset of the batch, which ``span`` lacks for a compressed v0/v1 message.
+        A good batch may show that the batch before it is the bad one, which is then recorded. ``first``: the first
+        offset of the batch, which ``span`` lacks for a compressed v0/v1 message.
         """
         position, _, base, last = span
         is_far = last - self._offsets.base > MAX_RELATIVE_OFFSET
@@ -83,8 +98,13 @@ class BatchOrder:
             return False
         # mutant offsets-do-not-go-back
         if base < self.expected:
-            self.spoil(position)
-            return False
+            if self._before is None or base < self._before[1]:
+                self.spoil(position)
+                return False
+            # This batch follows the one before the last: the last one's offset is wrong.
+            self.damage = self.damage or self._before
+            self.expected = self._before[1]
+        self._before = position, self.expected
         self.expected = last + 1
         return True
 
@@ -236,20 +256,49 @@ class Rebuilding:
 
         Return None if the first batch needs a check of its own: :meth:`BatchOrder.fits`, then :meth:`add`.
         """
+        base, position = self.indexes.base_offset, walk.position
         found = walk.survey(
             piece,
             order.bounds(),
             self._pace,
-            (self.indexes.base_offset, self.indexes.last_time[0]),
+            (base, self.indexes.last_time[0]),
             dense=order.dense,
             newest_epoch=self.newest_epoch,
         )
         if found is not None:
-            order.expected = found.next
+            order.accept(found, position)
             self.indexes.extend(found)
         return found
+
+    def retract(self, offset: int) -> None:
+        """Remove index entries and epochs from ``offset`` on. Their batch had a wrong offset."""
+        self.indexes.truncate_to(offset)
+        self.epochs = [entry for entry in self.epochs if entry.start_offset < offset]
+        if self._pace.largest[1] >= offset:
+            self._pace.largest = self.indexes.last_time
 
     @property
     def largest(self) -> tuple[int, int]:
         """Return the largest timestamp and the last offset of its batch, for the last entry of the time index."""
         return self._pace.largest
+
+
+def rebuild_txn_index(files: Files, place: SegmentPlace) -> None:
+    """Rewrite the ``.txnindex`` of a sealed segment if it differs from the log.
+
+    If the log cannot show the right entries, leave the file unchanged and log a warning.
+    """
+    try:
+        SideFiles(files, place, None).repair_txn_index()
+    except CorruptionError as error:
+        path = place.directory / txn_index_name(place.base_offset)
+        LOGGER.warning("txn_index_not_rebuilt path=%s error=%s", path, error)
+
+
+def has_entries(files: Files, directory: Path, base_offset: int) -> bool:
+    """Return True if the ``.txnindex`` of the segment has entries.
+
+    Recovery then rebuilds the file: an entry whose ABORT marker was lost would hide committed records.
+    """
+    state = files.state(directory / txn_index_name(base_offset))
+    return state is not None and state.size > 0

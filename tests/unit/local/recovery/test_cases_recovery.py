@@ -107,6 +107,34 @@ def snapshots(bench: CaseBench) -> list[int]:
     return [int(name[:20]) for name in bench.names(".snapshot")]
 
 
+def test_case_66_an_empty_active_segment_without_indexes(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=5)
+    bench.fill(5)
+    bench.partition.roll()
+    bench.kill()
+    for suffix in (".index", ".timeindex"):
+        (bench.folder / f"{5:020d}{suffix}").unlink(missing_ok=True)
+    bench.open()
+    assert (bench.bases, bench.partition.positions().end_offset) == ([0, 5], 5)
+    assert len(bench.index(5)) == 0
+    assert bench.append(b"v") == 5
+
+
+def test_an_index_of_aborted_transactions_that_cannot_be_read_is_made_again(tmp_path: Path) -> None:
+    """Also where the batches behind the recovery point, the only ones that are read, have no transaction."""
+    bench = CaseBench(tmp_path / "log", index_interval_bytes=100)
+    bench.fill(30)
+    bench.partition.flush()
+    bench.log.checkpoint()
+    bench.kill()
+    path = bench.folder / f"{0:020d}.txnindex"
+    path.write_bytes(b"junk" * 30)
+    bench.open()
+    assert bench.partition.aborted_txns(0, 30) == []
+    assert path.read_bytes() == b""
+    assert bench.offsets() == list(range(30))
+
+
 def test_a_torn_tail_takes_the_aborted_transactions_and_snapshots_above_it(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.fill(10)

@@ -6,11 +6,51 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.local.bench import RECORD_BYTES, TP, CaseBench
+from tests.unit.local.bench import RECORD_BYTES, TP, CaseBench, batch
 from tiered.errors import CorruptionError, OffsetOutOfRangeError
+from tiered.format.batch_scanner import Offsets
 from tiered.format.local_names import log_name
+from tiered.format.segment_builder import SegmentStats
 from tiered.local.directory.read_only_log import LogView
+from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.partition_files import SPARSE_NAME
+from tiered.local.segment.scan import LogFile
+from tiered.local.segment.side_files import measure, read_note, write_note
+
+
+@pytest.mark.parametrize("extra", [1, 17, 18, 60], ids=str)
+def test_a_segment_with_a_partial_tail_is_not_measured(tmp_path: Path, extra: int) -> None:
+    path = tmp_path / log_name(0)
+    whole = batch(0) + batch(1)
+    path.write_bytes(whole + batch(2)[:extra])
+    with LogFile(PosixFiles(), path) as log:
+        assert measure(log, len(whole), Offsets(0, 3)).records == 2
+        with pytest.raises(CorruptionError) as error:
+            measure(log, len(whole) + extra, Offsets(0, 3))
+    assert (error.value.position, error.value.offset) == (len(whole), 2)
+    assert str(path) in error.value.message
+
+
+@pytest.mark.parametrize(("offsets", "next_offset"), [((0, 9), 9), ((0, 2, 1), 5), ((3,), 4)])
+def test_a_segment_with_a_batch_outside_its_offsets_is_not_measured(
+    tmp_path: Path, offsets: tuple[int, ...], next_offset: int
+) -> None:
+    path = tmp_path / log_name(4)
+    data = b"".join(batch(offset) for offset in offsets)
+    path.write_bytes(data)
+    base = 4 if offsets == (3,) else 0
+    with LogFile(PosixFiles(), path) as log, pytest.raises(CorruptionError, match="expected"):
+        measure(log, len(data), Offsets(base, next_offset))
+
+
+def test_a_note_that_rotted_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "note"
+    stats = SegmentStats(100, 7, 3, 50, 60, 1, 40)
+    write_note(PosixFiles(), path, stats)
+    assert read_note(PosixFiles(), path, 100) == stats
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'"min_timestamp": 50', b'"min_timestamp": 58'))
+    assert read_note(PosixFiles(), path, 100) is None
 
 
 def test_a_sealed_segment_with_gaps_that_lost_its_end_is_neither_measured_nor_uploaded(tmp_path: Path) -> None:
