@@ -59,7 +59,7 @@ KINDS = {"snap/": "snapshot", "pin/": "pin", "hist/": "hist"}
 
 
 class RemoteCheck:
-    """Check of one partition of the bucket. ``reporter``: steps that emit findings and progress.
+    """Check of one partition of the bucket. ``reporter``: returns steps that emit findings and progress.
 
     ``facts``: totals of the whole check. ``local``: facts of the same partition on the disk, None without them.
     """

@@ -146,8 +146,8 @@ def plan_local_retention(
 
     ``sealed``: the sealed segments, ascending. ``committed_end``: only segments that end at or below it are deleted;
     None: there is no remote tier. ``active``: the active segment; None, or without bytes: it stays. ``active_bytes``:
-    its size, also without ``active``: it counts for the size limit. Without a remote tier, size and age count only if
-    ``cleanup.policy`` has ``delete``.
+    size of the active segment, which counts for the size limit even if ``active`` is None. Without a remote tier, size
+    and age count only if ``cleanup.policy`` has ``delete``.
 
     Kafka's rule: docs/kafka-semantics.md#retention.
     """

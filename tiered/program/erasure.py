@@ -125,7 +125,7 @@ def question(plans: Iterable[Fields]) -> str:
 
 
 def left_line(partition: str, left: Fields) -> str:
-    """Return a line about one object that still has matching records. ``left``: its entry in the receipt."""
+    """Return a line about an object that has matching records or cannot be read. ``left``: its entry in the receipt."""
     held = "cannot be read" if left["records"] < 0 else f"holds {counted(left['records'], 'record')}"
     return f"{partition}: {left['key']} {held}: {left['why']}"
 

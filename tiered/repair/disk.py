@@ -33,7 +33,14 @@ from tiered.check.findings import NEWER_RELEASE, Finding, Severity
 from tiered.check.local import UNREADABLE, LocalCheck, read_small_files
 from tiered.check.segment_check import judge_index, judge_log
 from tiered.clock import SystemClock
-from tiered.errors import ConfigError, CorruptionError, LocalIOError, NewerFormatError, NotFoundError
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    LocalIOError,
+    NewerFormatError,
+    NotFoundError,
+    UnknownTopicError,
+)
 from tiered.format.batch import read_header
 from tiered.format.batch_scanner import NO_LIMIT, BatchPosition, Offsets
 from tiered.format.checkpoint import encode_epochs
@@ -142,6 +149,7 @@ def plan_disk(
 
     ``selected``: topics or partitions, empty for all. Reads without the lock. Raises NotFoundError if the directory
     does not exist. Raises NewerFormatError for a file of a newer release, LocalIOError for one that cannot be read.
+    Raises UnknownTopicError for a topic that the directory does not have, if there is no bucket to ask.
     """
     files = files or PosixFiles()
     if not files.is_directory(directory):
@@ -157,6 +165,12 @@ def plan_disk(
     if any(Path(action.where).name in (OFFSET_CHECKPOINT_NAME, CLAIMS_NAME) for action in actions):
         return actions  # these say which partitions a bucket holds
     errors: dict[TopicPartition, list[Finding]] = yield from blocking(partial(_errors, disk, topics, selected))
+    if selected and not remote:
+        folders = yield from blocking(partial(DirectoryView.read, directory, files))
+        known = topics.keys() | {tp.topic for tp in [*folders.partitions, *errors]}
+        for name in [each if isinstance(each, str) else each.topic for each in selected]:
+            if name not in known:
+                raise UnknownTopicError(f"{directory} has no topic {name}", hint="`tiered topic list` lists the topics")
     for tp, several in sorted(errors.items()):
         if tp.topic == TRANSACTION_STATE_TOPIC and not topics[tp.topic].adopted:
             path = str(directory / partition_dir(tp))

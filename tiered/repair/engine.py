@@ -25,9 +25,11 @@ def plan_repair_steps(
     """Find the damage of topics or partitions, or of all if none is selected, and plan its repair. Changes nothing.
 
     ``url``: URL of the bucket; None: repair only the log directory of the options. Raises ConfigError without either,
-    and UnknownTopicError for an unknown topic. Raises NotFoundError for a missing log directory, or a bucket without
-    topics. Raises CorruptionError if two states are possible and the operator must choose. Unless exactly one partition
-    is selected, such a partition becomes an action without a remedy, and the others are planned.
+    and UnknownTopicError for a topic that the bucket does not have. Raises NotFoundError for a missing log directory,
+    and for a bucket without topics if there is no log directory.
+
+    If a partition has two possible states, the operator must choose: CorruptionError is raised if it alone is selected.
+    Otherwise it becomes an action without a remedy, and the other partitions are planned.
     """
     actions: list[RepairAction] = []
     if url is None and options.log_dir is None:

@@ -81,3 +81,9 @@ def test_it_asks(cli: Cli, place: Bucket) -> None:
 def test_it_repairs_the_bucket_of_the_environment(cli: Cli, place: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIERED_REMOTE", place.store.url)
     assert cli("repair").text == "nothing is damaged\n"
+
+
+def test_a_topic_that_the_disk_does_not_have_is_refused(cli: Cli, place: Bucket) -> None:
+    refused = cli("repair", "typo", "--log-dir", str(place.directory))
+    assert (refused.code, "has no topic typo" in refused.err) == (10, True)
+    assert cli("repair", "t", "--log-dir", str(place.directory)).text == "nothing is damaged\n"

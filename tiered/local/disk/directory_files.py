@@ -91,7 +91,8 @@ class OffsetsFile:
     def read_or_raise(self, lost: str) -> Mapping[TopicPartition, int]:
         """Return the offsets by partition; an empty mapping if the file is missing.
 
-        Raises CorruptionError for a damaged file, with the text ``lost`` as its hint.
+        Raises CorruptionError for a damaged file, with the text ``lost`` as its hint, and NewerFormatError for a file
+        of a newer release.
         """
         offsets, damage = self._load()
         if isinstance(damage, NewerFormatError):

@@ -426,7 +426,10 @@ def make_inside(files: Files, path: Path) -> None:
 
 
 def is_another_disk(error: LocalIOError) -> bool:
-    """Return True if ``error``, of a rename, means that source and target are on different file systems."""
+    """Return True if ``error``, of a rename or link, means that source and target are on different file systems.
+
+    A mount point as source or target counts, too.
+    """
     return isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.EXDEV, errno.EBUSY)
 
 
