@@ -35,7 +35,7 @@ def test_append_gives_up_on_a_silent_store(cli: Cli, directory: Path, silent: st
     line = ("append", "t", "--log-dir", directory, "--remote", f"s3://bucket?endpoint={silent}")
     late = cli(*line, "--timeout", "0.4", stdin=b"x\n")
     assert late.code == 75
-    assert "the store did not answer in time" in late.err
+    assert "next: the store did not answer: check the endpoint" in late.err
     assert cli("cat", "t", "--log-dir", directory).out == b"here\n"
 
 

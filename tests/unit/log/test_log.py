@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -216,16 +216,17 @@ def test_a_topic_that_has_more_partitions_than_its_program_named_is_opened(tmp_p
 def test_an_append_to_a_partition_that_is_added_at_this_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with tiered.open(tmp_path / "log") as log:
         topic = log.topic("orders", partitions=1, create=True)
-        appender_of = tiered.topic._appender_of
 
-        def meanwhile(each: WriteLog | TieredError) -> object:
-            with pytest.raises(UnknownTopicError, match="no partition 1"):
-                topic.append(b"early", partition=1)
-            with pytest.raises(UnknownTopicError, match="no partition 1"):
-                topic.append_many([b"early"], partition=1)
-            return appender_of(each)
+        class Watched(list[WriteLog | TieredError]):
+            def __iter__(self) -> Iterator[WriteLog | TieredError]:
+                with pytest.raises(UnknownTopicError, match="no partition 1"):
+                    topic.append(b"early", partition=1)
+                with pytest.raises(UnknownTopicError, match="no partition 1"):
+                    topic.append_many([b"early"], partition=1)
+                return super().__iter__()
 
-        monkeypatch.setattr("tiered.topic._appender_of", meanwhile)
+        spread = tiered.Topic._spread
+        monkeypatch.setattr(tiered.Topic, "_spread", lambda self, logs: spread(self, Watched(logs)))
         assert topic.add_partitions(1) == 2
         assert topic.append(b"v", partition=1).offset == 0
 
