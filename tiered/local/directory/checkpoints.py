@@ -54,10 +54,12 @@ class DirectoryCheckpoints:
     def __init__(self, directory: Path, files: Files, roster: Roster) -> None:
         self.points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
         self.starts = OffsetsFile(directory, LOG_START_NAME, files)
+        self.watermarks = OffsetsFile(directory, REPLICATION_NAME, files)
         self.directory = directory
         self.files = files
         self._roster = roster
         self._lock = PlainLock()
+        self._is_brokers = False
         self._coming: dict[TopicPartition, int] = {}
         self._starts_written: dict[TopicPartition, int] | None = None
         self._seal_batches = 0
@@ -155,10 +157,21 @@ class DirectoryCheckpoints:
 
     def drop_watermarks(self) -> None:
         """Empty the file of high watermarks that a broker wrote: without replicas every record counts as replicated."""
-        marks = OffsetsFile(self.directory, REPLICATION_NAME, self.files)
-        if marks.read():
-            LOGGER.warning("watermarks_dropped path=%s records above them are readable from now on", self.directory)
-            marks.write({})
+        marks = self.watermarks.read()
+        if marks:
+            ends = self._roster.recovery_points()
+            if any(mark < ends.get(tp, 0) for tp, mark in marks.items()):
+                LOGGER.warning("watermarks_dropped path=%s records above them are readable from now on", self.directory)
+            self.watermarks.write({})
+            self._is_brokers = True
+
+    def write_watermarks(self) -> None:
+        """Write each partition's end as its high watermark, if a broker wrote the file. Call it when all is durable.
+
+        A broker reads the file at its next start, and warns of one below the log start.
+        """
+        if self._is_brokers:
+            self.watermarks.write(self._roster.recovery_points())
 
 
 class PositionsWriter:

@@ -404,6 +404,7 @@ class LocalLog:
         try:
             if clean and lost is None:
                 self.checkpoint()
+                self.notes.write_watermarks()
                 self.note_status()
                 # A partition out of service was not recovered from a crash.
                 if settled and not self.roster.broken:
