@@ -46,6 +46,11 @@ class TieredError(Exception):
         }
 
 
+def message_of(error: Exception) -> str:
+    """Return the text of ``error`` without its hint, for the message of another error."""
+    return error.message if isinstance(error, TieredError) else str(error)
+
+
 class ConfigError(TieredError):
     """A wrong option, name, URL or call. The call had no effect."""
 

@@ -25,6 +25,7 @@ from tiered.errors import (
     NewerFormatError,
     NotFoundError,
     TieredError,
+    message_of,
 )
 from tiered.format.checkpoint import (
     decode_epochs,
@@ -514,7 +515,7 @@ def _decoded(files: Files, path: Path, decode: Callable[[str], T]) -> Callable[[
             return decode(files.read(path).decode())
         except (CorruptionError, UnicodeDecodeError) as damage:
             kind = NewerFormatError if isinstance(damage, NewerFormatError) else CorruptionError
-            raise kind(f"{path.name}: {damage}", path_or_key=str(path)) from damage
+            raise kind(f"{path.name}: {message_of(damage)}", path_or_key=str(path)) from damage
 
     return read
 

@@ -42,6 +42,7 @@ from tiered.errors import (
     NotFoundError,
     OffsetGapError,
     TieredError,
+    message_of,
 )
 from tiered.format.batch_scanner import Offsets
 from tiered.format.checkpoint import MetaProperties, decode_epochs, encode_meta_properties
@@ -260,7 +261,7 @@ class Mirror:
             raise
         except (CorruptionError, UnicodeDecodeError) as error:
             raise CorruptionError(
-                f"{path} cannot be read: {error}",
+                f"{path} cannot be read: {message_of(error)}",
                 path_or_key=str(path),
                 hint="nothing of the partition is linked without this file; a running broker writes it again at its "
                 "next election",

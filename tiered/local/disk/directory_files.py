@@ -21,7 +21,7 @@ from uuid import UUID
 
 from tiered.clock import IdSource
 from tiered.config import LogConfig
-from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFoundError
+from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFoundError, message_of
 from tiered.format.checkpoint import (
     MetaProperties,
     decode_clean_shutdown,
@@ -140,7 +140,8 @@ def read_volume(directory: Path, files: Files) -> MetaProperties | None:
         newer.hint = "upgrade tieredlog; nothing was changed"
         raise
     except (CorruptionError, UnicodeDecodeError) as error:
-        raise CorruptionError(f"{path} cannot be read: {error}", path_or_key=str(path), hint=_WITHOUT_META) from error
+        what = f"{path} cannot be read: {message_of(error)}"
+        raise CorruptionError(what, path_or_key=str(path), hint=_WITHOUT_META) from error
 
 
 def ensure_volume(directory: Path, files: Files, ids: IdSource, config: LogConfig) -> UUID:
@@ -284,7 +285,7 @@ def parse_json(path: Path, data: bytes, decode: Callable[[Any], T], hint: str) -
             raise ValueError(f"version {value['version']} is unknown")
         return decode(value)
     except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
-        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        what = f"{error} is missing" if isinstance(error, KeyError) else message_of(error)
         if isinstance(error, TypeError | AttributeError):
             what = "a value in it has another type than this program writes"
         raise CorruptionError(f"{path} cannot be read: {what}", path_or_key=str(path), hint=hint) from error

@@ -27,6 +27,7 @@ from tiered.errors import (
     NewerFormatError,
     NotFoundError,
     TieredError,
+    message_of,
 )
 from tiered.format.checkpoint import (
     decode_partition_metadata,
@@ -162,7 +163,7 @@ def read_topic_id(path: Path, files: Files) -> UUID | None:
         ) from newer
     except (CorruptionError, UnicodeDecodeError) as error:
         raise CorruptionError(
-            f"{path.name} is out of service: {file} cannot be read: {error}",
+            f"{path.name} is out of service: {file} cannot be read: {message_of(error)}",
             path_or_key=str(file),
             hint=_PUT_BACK,
         ) from error
