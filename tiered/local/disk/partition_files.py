@@ -201,6 +201,13 @@ class LeaderEpochs:
         """Return the epochs that begin below ``end_offset``. They are uploaded with a segment that ends there."""
         return tuple([entry for entry in self.entries if entry.start_offset < end_offset])
 
+    def restore(self, entries: tuple[EpochEntry, ...]) -> None:
+        """Replace the epochs by ``entries``, an earlier state, to undo a change.
+
+        If the last write failed, the file is written again even if ``entries`` are the current ones.
+        """
+        self._store(entries)
+
     def _store(self, entries: tuple[EpochEntry, ...]) -> None:
         if not self._read_only and (entries != self.entries or self.damaged):
             self.damaged = True  # until it is written: after a failure the content is unknown

@@ -228,11 +228,15 @@ class PartitionContext:
         )
 
     def _assign(self, epoch: int, end: int) -> None:
-        """Add the entry of a leader epoch. Its file stays as it was after an error, unless the disk failed."""
+        """Add the entry of a leader epoch. After an error restore the file, or go offline if that is impossible."""
+        known = self.epochs.entries
         try:
             self.epochs.assign(epoch, end)
         except TieredError as error:
-            self.around.failed(error)
+            try:
+                self.epochs.restore(known)
+            except TieredError:
+                self.go_offline(error)
             raise
         self.epoch = epoch
         self.unassigned = False
