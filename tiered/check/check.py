@@ -37,7 +37,6 @@ from tiered.errors import (
     CorruptionError,
     LocalIOError,
     LocalPermissionError,
-    LogDestroyedError,
     NotFoundError,
     RemotePermissionError,
     TieredError,
@@ -49,7 +48,7 @@ from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo, expected_topics
 from tiered.model import TopicPartition
 from tiered.plan.jobs import SPAN_BYTES, SpanCutter
-from tiered.remote.topics import TopicEntry, list_topic_names, load_topic, no_topics
+from tiered.remote.topics import TopicEntry, another_bucket, list_topic_names, load_topic, no_topics
 from tiered.store.base import Emit, ListVersions, Steps, Versions
 from tiered.store.steps import blocking
 
@@ -242,11 +241,7 @@ class CheckRun:
         uploaded = {tp: facts for tp, facts in local.partitions.items() if facts.known.by_disk}
         here = {facts.topic_id for facts in uploaded.values()} - {None}
         if here and ids.isdisjoint(here):
-            raise LogDestroyedError(
-                f"topic {min(uploaded).topic} was uploaded from {self.log_dir}, but {url} does not know it",
-                hint="this is another bucket or prefix, or its objects were deleted: correct the URL, or copy the "
-                "objects back",
-            )
+            raise another_bucket(min(uploaded).topic, self.log_dir, url)
 
     def add(self, part: CheckReport) -> None:
         """Add the findings and their counts from the report on a part. Totals of segments and bytes are not added."""

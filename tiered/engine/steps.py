@@ -33,7 +33,6 @@ from tiered.errors import (
     CorruptionError,
     FencedError,
     LocalIOError,
-    LogDestroyedError,
     RemotePermissionError,
     RemoteUnavailableError,
     TieredError,
@@ -53,7 +52,7 @@ from tiered.remote.catalog_view import CatalogView
 from tiered.remote.fetch import ByteCache, SegmentGone
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.positions import store_positions
-from tiered.remote.topics import Registrant, TopicEntry, load_topic, register_topic
+from tiered.remote.topics import Registrant, TopicEntry, another_bucket, load_topic, register_topic
 from tiered.remote.upload import UploadPlan, plan_upload, upload_segment
 from tiered.store.base import (
     ACCESS_DENIED,
@@ -188,11 +187,7 @@ class BucketSteps:
     def _need_topic(self, topic: str) -> Steps[None]:
         """Raise LogDestroyedError if the bucket lacks the topic: it is another bucket, or it was emptied."""
         if (yield from load_topic(topic)) is None:
-            gone = LogDestroyedError(
-                f"topic {topic} was uploaded from {self._disk.path}, but {self._url} does not know it",
-                hint="this is another bucket or prefix, or its objects were deleted: correct the URL, or copy the "
-                "objects back",
-            )
+            gone = another_bucket(topic, self._disk.path, self._url)
             yield Blocking(functools.partial(self._disk.add_owner_hint, TopicPartition(topic, 0), gone))
             raise gone
 

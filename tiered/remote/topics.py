@@ -427,6 +427,14 @@ def no_topics(url: str) -> NotFoundError:
     return NotFoundError(f"{url} holds no topics", hint="correct the URL: bucket and prefix")
 
 
+def another_bucket(topic: str, directory: object, url: str) -> LogDestroyedError:
+    """Return the error for a bucket that lacks ``topic``, which was uploaded from the log directory ``directory``."""
+    return LogDestroyedError(
+        f"topic {topic} was uploaded from {directory}, but {url} does not know it",
+        hint="this is another bucket or prefix, or its objects were deleted: correct the URL, or copy the objects back",
+    )
+
+
 def list_topics(unreadable: dict[str, TieredError] | None = None) -> Steps[list[TopicEntry]]:
     """Return the entries of all topics that are not deleted, sorted by name. Skips foreign objects below ``topics/``.
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from tiered.clock import Clock, SystemClock
 from tiered.display import html_table
-from tiered.errors import ConfigError, LocalIOError, NotFoundError, UnknownTopicError
+from tiered.errors import ConfigError, LocalIOError, NotFoundError
 from tiered.format.local_names import partition_dir
 from tiered.local.directory.read_only_log import LogView
 from tiered.local.disk.claims import Claims
@@ -37,6 +37,7 @@ from tiered.local.disk.directory_files import (
 )
 from tiered.local.disk.files import Files, is_another_disk
 from tiered.local.disk.lock import DirectoryLock
+from tiered.local.disk.partition_files import no_partition
 from tiered.local.disk.topics import TOPICS_NAME
 from tiered.local.disk.uploader_files import UploadCheckpoint, uploader_lock
 from tiered.model import TopicPartition
@@ -180,9 +181,7 @@ def _planned(directory: Path, selected: Collection[TopicPartition], clock: Clock
         known = present | set(uploads) | set(log.claims.read())
         unknown = sorted(set(selected) - known)
         if unknown:
-            raise UnknownTopicError(
-                f"{directory} holds no partition {unknown[0]}", hint="`tiered status` lists the partitions"
-            )
+            raise no_partition(directory, unknown[0])
         ends = {tp: log.partition(tp).positions().end_offset for tp in selected or uploads if tp in usable}
         chosen = sorted(selected) or sorted(
             tp for tp in uploads if uploads[tp].fenced or ends.get(tp, uploads[tp].end_offset) < uploads[tp].end_offset

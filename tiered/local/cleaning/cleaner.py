@@ -23,7 +23,6 @@ from tiered.errors import (
     LocalPermissionError,
     NotFoundError,
     TieredError,
-    UnknownTopicError,
 )
 from tiered.format.locks import SafeEvent
 from tiered.local.cleaning.rounds import CleaningRound, CleaningStoppedError
@@ -35,6 +34,7 @@ from tiered.local.cleaning.subjects import (
     Subjects,
     refusal,
 )
+from tiered.local.disk.partition_files import no_partition
 from tiered.local.partition.context import DirectoryContext
 from tiered.local.partition.open_partitions import PassResult, Roster
 from tiered.local.partition.write_log import WriteLog
@@ -304,9 +304,7 @@ class LogCleaner:
         try:
             return self._roster.wake(tp)
         except KeyError:
-            raise UnknownTopicError(
-                f"{self._roster.directory} holds no partition {tp}", hint="`tiered status` lists its partitions"
-            ) from None
+            raise no_partition(self._roster.directory, tp) from None
 
     def _reserve_partition(self, tp: TopicPartition) -> bool:
         """Reserve ``tp`` for this thread; False if another thread has it."""

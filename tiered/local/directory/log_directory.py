@@ -31,7 +31,7 @@ from tiered.local.directory.figures import (
     store_report,
     written_metrics,
 )
-from tiered.local.directory.read_only_log import check_usable, no_partition
+from tiered.local.directory.read_only_log import check_usable
 from tiered.local.directory.registry import (
     LeavingDirectories,
     TopicRegistry,
@@ -54,6 +54,7 @@ from tiered.local.disk.directory_files import (
 from tiered.local.disk.fd_pool import PooledFiles, default_open_files
 from tiered.local.disk.files import Files, PosixFiles, disk_failed, no_directory, sweep_temporaries
 from tiered.local.disk.lock import DirectoryLock, LockTerms
+from tiered.local.disk.partition_files import no_partition
 from tiered.local.disk.topics import TopicInfo, refuse_partition
 from tiered.local.disk.uploader_files import (
     UPLOADER_FILES,

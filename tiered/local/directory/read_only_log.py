@@ -26,7 +26,6 @@ from tiered.errors import (
     NewerFormatError,
     NotFoundError,
     TieredError,
-    UnknownTopicError,
 )
 from tiered.format.local_names import parse_local_name, parse_partition_dir, partition_dir
 from tiered.local.disk.claims import Claims
@@ -40,7 +39,7 @@ from tiered.local.disk.directory_files import (
 )
 from tiered.local.disk.files import Files, PosixFiles, no_directory
 from tiered.local.disk.lock import forked_error
-from tiered.local.disk.partition_files import gone_error, has_lost_logs
+from tiered.local.disk.partition_files import gone_error, has_lost_logs, no_partition
 from tiered.local.disk.topics import (
     BROKER_OWN_DIRS,
     PARTITION_METADATA_NAME,
@@ -449,11 +448,3 @@ def checkpoint_ends(
     for tp, upload in uploads.items():
         ends[tp] = max(ends.get(tp, 0), upload.end_offset)
     return ends
-
-
-def no_partition(directory: Path, tp: TopicPartition) -> UnknownTopicError:
-    """Return the error of a partition that ``directory`` does not contain."""
-    return UnknownTopicError(
-        f"{directory} holds no partition {tp}",
-        hint="name the log directory that has it; `tiered status` lists the partitions of one",
-    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from tiered.errors import ConfigError, CorruptionError, NotFoundError
+from tiered.errors import ConfigError, CorruptionError, NotFoundError, UnknownTopicError
 from tiered.format.checkpoint import decode_epochs, encode_epochs
 from tiered.format.local_names import (
     LOG_SUFFIX,
@@ -60,6 +60,14 @@ def has_lost_logs(files: Files, directory: Path, start: int, end: int) -> bool:
         return end > max(start, 0) and not any(LOG_SUFFIX in name for name in files.names(directory))
     except NotFoundError:
         return False
+
+
+def no_partition(directory: Path, tp: TopicPartition) -> UnknownTopicError:
+    """Return the error of a partition that ``directory`` does not contain."""
+    return UnknownTopicError(
+        f"{directory} holds no partition {tp}",
+        hint="name the log directory that has it; `tiered status` lists the partitions of one",
+    )
 
 
 def gone_error(directory: Path, tp: TopicPartition, end_offset: int, *, tiered: bool = False) -> CorruptionError:
