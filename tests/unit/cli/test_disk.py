@@ -151,16 +151,20 @@ def test_a_tiered_topic_is_deleted_only_here(cli: Cli, tmp_path: Path) -> None:
     assert cli(*words, "--local-only").code == 0
 
 
+def fill(log: tiered.Log, numbers: range) -> None:
+    """Append a record for each number to topic t, which has small segments."""
+    topic = log.topic("t", create=True, config={"segment.bytes": 1000})
+    for number in numbers:
+        topic.append(b"%03d" % number + b"x" * 100)
+
+
 def test_what_the_bucket_holds_leaves_the_disk_at_once(cli: Cli, tmp_path: Path) -> None:
     """The log stays whole, read from the bucket where its files went; what is not in the bucket stays and is told."""
     url, path = f"file://{tmp_path / 'store'}", tmp_path / "log"
     with tiered.open(path, remote=url) as log:
-        topic = log.topic("t", create=True, config={"segment.bytes": 1000})
-        for number in range(40):
-            topic.append(b"%03d" % number + b"x" * 100)
+        fill(log, range(40))
         log.sync(timeout=60)
-        for number in range(40, 60):
-            topic.append(b"%03d" % number + b"x" * 100)
+        fill(log, range(40, 60))
     words = ("disk", "drop", "t", "--log-dir", str(path), "--remote", url)
 
     def bases() -> list[int]:
@@ -204,9 +208,7 @@ def test_what_the_bucket_lost_is_not_dropped(cli: Cli, tmp_path: Path) -> None:
     """The disk's own notes say that all is uploaded. It has the last copy of an object that is gone."""
     url, path = f"file://{tmp_path / 'store'}", tmp_path / "log"
     with tiered.open(path, remote=url) as log:
-        topic = log.topic("t", create=True, config={"segment.bytes": 1000})
-        for number in range(40):
-            topic.append(b"%03d" % number + b"x" * 100)
+        fill(log, range(40))
         log.sync(timeout=60)
     lost = sorted((tmp_path / "store").rglob("*.log.obj"), key=lambda file: file.name)[1]
     lost.unlink()

@@ -116,9 +116,14 @@ def test_each_command_says_which_file_it_is(cli: Cli, directory: Path, refuse: R
 )
 def test_what_is_lost_without_it_is_said_and_the_way_on_is_one(cli: Cli, directory: Path, name: str, way: str) -> None:
     (directory / name).write_bytes(GARBAGE)
-    told = cli("append" if name == META else "cat", "t", "--log-dir", directory, stdin=b"12\n")
-    text = " ".join((told.text + told.err).split())
-    assert (told.code, "put it back from a copy" in text, "move it away" in text, way in text) == (13, True, True, True)
+    answer = cli("append" if name == META else "cat", "t", "--log-dir", directory, stdin=b"12\n")
+    text = " ".join((answer.text + answer.err).split())
+    assert (answer.code, "put it back from a copy" in text, "move it away" in text, way in text) == (
+        13,
+        True,
+        True,
+        True,
+    )
     (directory / name).unlink()
     if name == META:
         lost = cli("append", "t", "--log-dir", directory, stdin=b"12\n")

@@ -52,7 +52,7 @@ def test_nobody_uploads(cli: Cli, tmp_path: Path, url: str) -> None:
 
 
 def test_a_damaged_segment_that_is_not_uploaded_is_named(cli: Cli, tmp_path: Path, url: str) -> None:
-    """Nobody else says it before an uploader comes."""
+    """Without an uploader only ``status`` can name it."""
     directory = tmp_path / "d"
     append(cli, directory, url, b"1\n", "--durability", "remote")
     with tiered.open(directory) as log:
@@ -74,7 +74,7 @@ def test_a_damaged_segment_that_is_not_uploaded_is_named(cli: Cli, tmp_path: Pat
 
 
 def test_a_segment_whose_indexes_cannot_be_rebuilt_is_named(cli: Cli, tmp_path: Path, url: str) -> None:
-    """It aborts what only the bucket holds; without its index, and what could tell it."""
+    """The segment ends a transaction that begins in the bucket. Neither its index nor a snapshot is left."""
     directory = tmp_path / "d"
     with tiered.open(directory, remote=url) as log:
         topic = log.topic("t", create=True)

@@ -113,7 +113,7 @@ async def test_a_checkpoint_that_cannot_be_written_is_written_later(
 async def test_a_run_that_ends_waits_for_the_thread_that_has_the_log_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the store refuses, the run ends during a seal. Without the wait no clean shutdown was marked."""
+    """A refusal of the store ends the run during a seal. Without the wait no clean shutdown was marked."""
     runner, closing, may_close = runner_of(tmp_path), threading.Event(), threading.Event()
     true_close = LocalLog.close
 

@@ -883,7 +883,7 @@ def test_a_damaged_segment_is_told_by_the_brokers_name_of_it(broker: Broker, fin
     judge(url, finished, broker.bases[1])
 
 
-def test_a_flipped_bit_is_told_with_its_remedy(broker: Broker, finished: Path, url: str) -> None:
+def test_a_flipped_bit_is_named_with_its_remedy(broker: Broker, finished: Path, url: str) -> None:
     """Only the upload reads all bytes. What the broker fetches again is another file than the one that is linked."""
     end = broker.roll(3)
     rotten, link = (place / "t-0" / log_name(broker.bases[1]) for place in (broker.path, beside(broker.path)))
@@ -892,8 +892,12 @@ def test_a_flipped_bit_is_told_with_its_remedy(broker: Broker, finished: Path, u
         log.seek(300)
         log.write(bytes([right[300] ^ 4]))
     ending = sidecar(broker.path, url)
-    told = f"{link} at byte 0: CRC mismatch at offset {broker.bases[1]}"
-    assert (ending.code, told in str(ending), f"stop this and remove {link.parent}" in str(ending)) == (13, True, True)
+    damage = f"{link} at byte 0: CRC mismatch at offset {broker.bases[1]}"
+    assert (ending.code, damage in str(ending), f"stop this and remove {link.parent}" in str(ending)) == (
+        13,
+        True,
+        True,
+    )
     judge(url, finished, broker.bases[1])
     rotten.unlink()
     rotten.write_bytes(right)

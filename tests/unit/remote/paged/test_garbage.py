@@ -168,7 +168,7 @@ def test_a_pin_that_cannot_be_read_stops_the_collection(place: Place) -> None:
 def test_a_key_that_is_refused_ends_the_cycle_and_the_next_one_deletes_it(
     place: Place, why: str, error: type[TieredError], is_leaf: bool
 ) -> None:
-    """Of a leaf that a trim left partly dead and a replacement whole, or of a segment that it names."""
+    """The key is that of a leaf whose rows a trim and a replacement removed, or of a segment in it."""
     place.append(50)
     refused = segment_key(TOPIC_ID, 0, place.rows()[0])
     place.trim(15)
